@@ -1,0 +1,1 @@
+"""What a sandbox may do, and whether this host can enforce it."""

@@ -1,0 +1,1 @@
+"""Load against a running service, over HTTP only."""
