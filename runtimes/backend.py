@@ -7,7 +7,7 @@ BackendError
 ├── SandboxLost      the sandbox ended under the caller: nothing more can be learned from it
 ├── StartFailed      one sandbox could not be made, or a command could not be entered, by a fault of ours
 └── NoSuchProcess    the id names no process of this sandbox (never started, or forgotten)
-FileFailure          a file operation was refused by the sandbox's own file system (a value that travels as an exception)
+FileFailure          a file operation was refused by the sandbox's own file system (a value travelling as an exception)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NoSuchProcess(BackendError):
 
 
 class FileFailure(Exception):
-    """A path that cannot be used as asked. `code` is an errno name (`ENOENT`, `EISDIR`, `ELOOP`, `ENOSPC`, `EACCES`…)."""
+    """A path that cannot be used as asked. `code` is an errno name (`ENOENT`, `EISDIR`, `ELOOP`, `ENOSPC`…)."""
 
     def __init__(self, code: str, path: str, detail: str = "") -> None:
         super().__init__(f"{path}: {detail or code}")
@@ -114,8 +114,8 @@ class Passed(msgspec.Struct, frozen=True, tag="passed"):
 class Collect(msgspec.Struct, frozen=True, tag="collect"):
     """Output, kept in a bounded ring: bytes are counted as they pass.
 
-    `kill`: exactly `limit` bytes are kept and the first byte over it ends the run. `truncate`: head and tail are kept, half
-    of `limit` each, the middle is counted and dropped, and the program never waits for a reader."""
+    `kill`: exactly `limit` bytes are kept and the first byte over it ends the run. `truncate`: head and tail are kept,
+    half of `limit` each, the middle is counted and dropped, and the program never waits for a reader."""
 
     limit: int
     on_full: Literal["kill", "truncate"] = "truncate"
@@ -132,7 +132,7 @@ class Same(msgspec.Struct, frozen=True, tag="same"):
 
 
 class Terminal(msgspec.Struct, frozen=True, tag="terminal"):
-    """The program's controlling terminal; what it prints is stream 1, kept as by `Collect(limit)`. Use for 0, 1 and 2."""
+    """The program's controlling terminal; what it prints is stream 1, kept as by `Collect(limit)`. For 0, 1 and 2."""
 
     rows: int = 24
     columns: int = 80
@@ -140,7 +140,7 @@ class Terminal(msgspec.Struct, frozen=True, tag="terminal"):
 
 
 class Pipe(msgspec.Struct, frozen=True, tag="pipe"):
-    """One end of a pipe shared by commands that are started together (`Backend.start_group`): interactors, pipelines."""
+    """One end of a pipe shared by commands started together (`Backend.start_group`): interactors, pipelines."""
 
     number: int
     end: Literal["read", "write"]
@@ -172,7 +172,8 @@ class Command(msgspec.Struct, frozen=True):
     user: str = "0"
     """`uid`, `uid:gid`, or a name that the sandbox's own /etc/passwd knows."""
     limits: Limits = Limits()
-    descriptors: Mapping[int, Descriptor] = {0: Null(), 1: Collect(1 << 20), 2: Collect(1 << 20)}
+    descriptors: Mapping[int, Descriptor] = msgspec.field(
+        default_factory=lambda: {0: Null(), 1: Collect(1 << 20), 2: Collect(1 << 20)})
     files: tuple[File, ...] = ()
     exclusive: bool = False
     """A call: limits are set on the sandbox's own groups, and at the end everything in the sandbox is ended."""
@@ -198,7 +199,7 @@ class Ended(StrEnum):
 
 
 class StreamEnd(msgspec.Struct, frozen=True):
-    """What became of one collected stream. `total` counts all bytes seen; `data` is what was kept, None if not fetched."""
+    """What became of one collected stream. `total` counts all bytes seen."""
 
     total: int = 0
     head: bytes = b""
@@ -302,7 +303,9 @@ class Sandbox(Protocol):
     name: str
     spec: Spec
     async def start(self, command: Command) -> Process:
-        """Begin a command; returns once it was accepted. The same id is the same Process. Raises SandboxLost, StartFailed."""
+        """Begin a command; returns once it was accepted. The same id is the same Process.
+
+        Raises SandboxLost, StartFailed."""
         ...
 
     async def run(self, command: Command) -> Outcome:
@@ -323,6 +326,12 @@ class Backend(Protocol):
     kind: ClassVar[Kind]
     def needs(self) -> list[Need]: ...
     def start_many(self, names: Sequence[str], spec: Spec) -> AsyncIterator[Sandbox | Failure]: ...
+    async def start_group(self, members: Sequence[tuple[Sandbox, Command]]) -> list[Process]:
+        """Begin commands in one or more sandboxes together, all or none, sharing the pipes that they name.
+
+        Raises SandboxLost, StartFailed."""
+        ...
+
     async def stop_many(self, names: Sequence[str], reason: str) -> None: ...
     async def adopt(self) -> list[Adopted]: ...
     async def aclose(self) -> None: ...
@@ -333,7 +342,7 @@ class Recorded(Protocol):
     """A sandbox whose lease record is kept where a gateway's death does not reach."""
 
     async def record(self, data: bytes, expires_at_ns: int | None) -> None:
-        """Keep `data` (≤ 4 KiB) and end the sandbox at `expires_at_ns` (CLOCK_BOOTTIME; None: never) even without us."""
+        """Keep `data` (≤ 4 KiB); end the sandbox at `expires_at_ns` (CLOCK_BOOTTIME; None: never) even without us."""
         ...
 
 
@@ -346,7 +355,8 @@ class Files(Protocol):
 
     async def stat(self, path: str, *, user: str = "0", follow: bool = False) -> Entry: ...
     def list(self, path: str, *, user: str = "0", depth: int = 1) -> AsyncIterator[Entry]: ...
-    async def read(self, path: str, *, user: str = "0", offset: int = 0, length: int | None = None) -> tuple[Entry, AsyncIterator[bytes]]: ...
+    async def read(self, path: str, *, user: str = "0", offset: int = 0,
+                   length: int | None = None) -> tuple[Entry, AsyncIterator[bytes]]: ...
     async def write(self, path: str, chunks: AsyncIterator[bytes], *, user: str = "0", mode: int | None = None,
                     mkdirs: bool = False, append: bool = False) -> Entry:
         """Atomic: the file appears whole (a temporary name, then rename) or not at all, also when `chunks` raises."""
