@@ -69,7 +69,7 @@ PACKAGED: tuple[str, ...] = (
     "skel",
     "xdg",
 )
-"""Below /etc: where administrators put proxies and tokens. Only a Debian package's own files are copied, if unchanged."""
+"""Below /etc: where administrators put proxies and tokens. Only files of Debian packages are copied, if unchanged."""
 
 VAR_COPIES: tuple[str, ...] = (
     "var/lib/dpkg", "var/lib/pam", "var/lib/ucf", "var/cache/debconf/templates.dat", "var/lib/python",
