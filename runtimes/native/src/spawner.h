@@ -44,6 +44,10 @@ struct host {
     uid_t gateway_uid;
 };
 
+/* ---- broker -> zygote, over SOCK_SEQPACKET: one request with the worker's socket as its descriptor, one answer ---- */
+struct z_request { uint32_t kind; /* 0 maker, 1 enterer */ };
+struct z_answer { int32_t error, pid; };
+
 /* ---- broker -> worker, over SOCK_SEQPACKET; answers carry the same token ---- */
 enum w_op { W_MAKE = 1, W_UNMAKE = 2, W_ENTER = 3, W_FILE = 4 };
 
