@@ -80,6 +80,10 @@ int ring_put(struct ring *r, const void *data, size_t length) {
         return 0;
     }
     int e = spill(r);
+    if (r->header) {  /* a reader must know which bytes are about to change before the first of them does */
+        __atomic_store_n(&r->header[4], r->total + length, __ATOMIC_RELEASE);
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    }
     if (!e) e = place(r, data, length, r->total);
     r->total += length;
     if (r->header) __atomic_store_n(&r->header[0], r->total, __ATOMIC_RELEASE);
@@ -104,6 +108,7 @@ int ring_open(struct ring *r) {
         r->header = page;
         r->header[2] = r->head;
         r->header[3] = r->tail;
+        r->header[4] = r->total;
         __atomic_store_n(&r->header[0], r->total, __ATOMIC_RELEASE);
     }
     return r->fd;
