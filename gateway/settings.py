@@ -12,6 +12,8 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
+from gateway.schema import pointer
+
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(ge=0, le=366 * 86400)]
 
@@ -114,7 +116,8 @@ def read_settings(path: Path, kind: type[_Settings]) -> _Settings:
     try:
         return msgspec.convert(raw, kind, strict=True, dec_hook=_paths)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{path}: {str(error).replace('`$.', '`')}") from None
+        key = pointer(str(error)).strip("/").replace("/", ".")
+        raise SettingsError(f"{path}: {key}: {str(error).partition(' - at ')[0]}") from None
 
 
 def _paths(kind: type, value: object) -> object:
