@@ -92,6 +92,7 @@ void broker_main(const struct host *host, int listen_socket, int zygote_socket, 
     if (fchdir(host->cg.v2_fd) < 0) die("fchdir to the control group root");
     loop_init(&b->loop);
     link_init(&b->link);
+    b->pending.fd = -1;
     b->free_ranges = calloc(host->ranges, sizeof *b->free_ranges);
     if (!b->free_ranges) abort();
     for (uint32_t i = 0; i < host->ranges; i++) b->free_ranges[i] = host->ranges - 1 - i;

@@ -33,7 +33,7 @@ struct frame_out;
 struct link {
     struct watch watch;        /* fd -1: nobody is connected */
     uint64_t epoch;
-    bool greeted, blocked;     /* blocked: the socket is full, wait for EPOLLOUT */
+    bool blocked;              /* the socket is full, wait for EPOLLOUT */
     struct frame_out *first, **last;
     size_t queued;
 };
@@ -190,7 +190,7 @@ struct broker {
     struct loop loop;
     struct link link;
     struct workers workers;
-    struct watch listener, signals, inotify;
+    struct watch listener, pending, signals, inotify; /* pending: connected, no HELLO yet */
     struct table sandboxes, processes, by_pid, by_wd, sandbox_ids, process_serials, file_seqs;
     struct early { pid_t pid; int status; struct rusage usage; } early[1024]; /* children reaped before their worker named them */
     unsigned early_next;

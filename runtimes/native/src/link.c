@@ -46,7 +46,7 @@ void link_drop(struct broker *b) {
 
 void link_send(struct broker *b, uint16_t op, uint64_t seq, struct skh_buf *payload, int fd) {
     struct link *l = &b->link;
-    if (l->watch.fd < 0 || !l->greeted) {
+    if (l->watch.fd < 0) {
         if (payload) skh_buf_free(payload);
         if (fd >= 0) close(fd);
         return;
@@ -125,30 +125,6 @@ void link_flush(struct broker *b) {
 }
 
 static void hello(struct broker *b, const struct request *r) {
-    uint32_t min = 0, max = 0;
-    uint64_t epoch = 0;
-    struct skh_reader in;
-    struct skh_field f;
-    skh_reader_init(&in, r->payload, r->length);
-    while (skh_next(&in, &f)) {
-        if (f.tag == T_VERSION_MIN) skh_u32(&f, &min);
-        if (f.tag == T_VERSION_MAX) skh_u32(&f, &max);
-        if (f.tag == T_EPOCH) skh_u64(&f, &epoch);
-    }
-    b->link.greeted = true;
-    if (min > SKH_VERSION || max < SKH_VERSION) {
-        link_reply(b, r, EPROTONOSUPPORT, "this spawner speaks version 1");
-        link_flush(b);
-        link_drop(b);
-        return;
-    }
-    if (epoch < b->link.epoch) {
-        link_reply(b, r, ESTALE, "a newer gateway has been here");
-        link_flush(b);
-        link_drop(b);
-        return;
-    }
-    b->link.epoch = epoch;
     struct skh_buf out = {0};
     skh_put_u32(&out, T_CODE, 0);
     skh_put_u32(&out, T_VERSION, SKH_VERSION);
@@ -185,8 +161,7 @@ static bool handle(struct broker *b, const uint8_t *packet, size_t length, int *
         taken += f.fds;
         if ((f.flags & SKH_F_MEMFD) && !map_payload(&r, &map)) return false;
         if (f.op == SKH_HELLO) hello(b, &r);
-        else if (b->link.greeted) dispatch(b, &r);
-        else return false;
+        else dispatch(b, &r);
         if (map) munmap(map, r.length);
         if (b->link.watch.fd < 0) return true;
     }
@@ -219,18 +194,83 @@ static void link_ready(struct broker *b, struct watch *w, uint32_t events) {
     if (l->queued >= QUEUE_MAX) interest(b);
 }
 
+/* What a first packet must be: HELLO of a version that we speak and of an epoch that is not behind us. 0, or the errno to
+ * refuse it with; -1: not a HELLO at all. */
+static int greeting(struct broker *b, const uint8_t *packet, size_t length, unsigned fds, uint64_t *seq, uint64_t *epoch) {
+    struct skh_walk walk;
+    struct skh_frame frame;
+    struct skh_reader in;
+    struct skh_field f;
+    const uint8_t *payload;
+    uint32_t min = 0, max = 0;
+    skh_packet_open(&walk, packet, length, fds);
+    if (!skh_packet_next(&walk, &frame, &payload) || frame.op != SKH_HELLO || frame.flags) return -1;
+    skh_reader_init(&in, payload, frame.length);
+    while (skh_next(&in, &f)) {
+        if (f.tag == T_VERSION_MIN) skh_u32(&f, &min);
+        if (f.tag == T_VERSION_MAX) skh_u32(&f, &max);
+        if (f.tag == T_EPOCH) skh_u64(&f, epoch);
+    }
+    *seq = frame.seq;
+    if (in.broken) return -1;
+    if (min > SKH_VERSION || max < SKH_VERSION) return EPROTONOSUPPORT;
+    return *epoch < b->link.epoch ? ESTALE : 0;
+}
+
+static void refuse(int fd, uint64_t seq, int code) {
+    struct skh_buf out = {0};
+    skh_put_u32(&out, T_CODE, (uint32_t)code);
+    struct skh_frame frame = {.op = SKH_HELLO | SKH_REPLY, .length = (uint32_t)out.length, .seq = seq};
+    struct skh_packet head = {SKH_MAGIC, SKH_VERSION, 1, (uint32_t)(sizeof head + sizeof frame + out.length), 0};
+    uint8_t packet[128];
+    memcpy(packet, &head, sizeof head);
+    memcpy(packet + sizeof head, &frame, sizeof frame);
+    memcpy(packet + sizeof head + sizeof frame, out.data, out.length);
+    send(fd, packet, head.length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    skh_buf_free(&out);
+}
+
+/* A connection becomes the gateway's only by its HELLO: until then the one that stands is left alone. */
+static void pending_ready(struct broker *b, struct watch *w, uint32_t events) {
+    static uint8_t packet[SKH_PACKET_MAX];
+    int fds[253], fd = w->fd;
+    unsigned count = 253;
+    uint64_t seq = 0, epoch = 0;
+    (void)events;
+    ssize_t n = recv_with_fds(fd, packet, sizeof packet, fds, &count);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    loop_unwatch(&b->loop, w);
+    w->fd = -1;
+    int code = n > 0 ? greeting(b, packet, (size_t)n, count, &seq, &epoch) : -1;
+    if (code) {
+        if (code > 0) refuse(fd, seq, code);
+        close(fd);
+    } else {
+        int room = 4 << 20;
+        link_drop(b);
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
+        b->link.watch = (struct watch){fd, link_ready};
+        b->link.epoch = epoch;
+        loop_watch(&b->loop, &b->link.watch, EPOLLIN);
+        loop_cancel(&b->loop, &b->orphan);
+        if (!handle(b, packet, (size_t)n, fds, count)) link_drop(b);
+    }
+    for (unsigned k = 0; k < count; k++)
+        if (fds[k] >= 0) close(fds[k]);
+}
+
 void link_accept(struct broker *b, int fd) {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    int room = 4 << 20;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
         (peer.uid != b->host->gateway_uid && peer.uid != 0)) {
         close(fd);
         return;
     }
-    link_drop(b);  /* HELLO of an older epoch is refused; a second connection of this one means that the first is dead */
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
-    b->link.watch = (struct watch){fd, link_ready};
-    loop_watch(&b->loop, &b->link.watch, EPOLLIN);
-    loop_cancel(&b->loop, &b->orphan);
+    if (b->pending.fd >= 0) {
+        loop_unwatch(&b->loop, &b->pending);
+        close(b->pending.fd);
+    }
+    b->pending = (struct watch){fd, pending_ready};
+    loop_watch(&b->loop, &b->pending, EPOLLIN);
 }
