@@ -181,7 +181,7 @@ static void link_ready(struct broker *b, struct watch *w, uint32_t events) {
         int fds[253];
         unsigned count = 253;
         ssize_t n = recv_with_fds(w->fd, packet, sizeof packet, fds, &count);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+        if (n == -EAGAIN) return;
         bool good = n > 0 && handle(b, packet, (size_t)n, fds, count);
         for (unsigned k = 0; k < count; k++)
             if (fds[k] >= 0) close(fds[k]);
@@ -238,7 +238,7 @@ static void pending_ready(struct broker *b, struct watch *w, uint32_t events) {
     uint64_t seq = 0, epoch = 0;
     (void)events;
     ssize_t n = recv_with_fds(fd, packet, sizeof packet, fds, &count);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n == -EAGAIN) return;
     loop_unwatch(&b->loop, w);
     w->fd = -1;
     int code = n > 0 ? greeting(b, packet, (size_t)n, count, &seq, &epoch) : -1;

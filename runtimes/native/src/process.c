@@ -183,7 +183,7 @@ void status_drain(struct broker *b, struct process *p) {
         int fd = -1;
         unsigned count = 1;
         ssize_t n = recv_with_fds(p->status_watch.fd, &m, sizeof m, &fd, &count);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+        if (n == -EAGAIN) return;
         if (n <= 0) {
             close_status(b, p);
             if (!p->exec_ns || p->error[0]) return;
