@@ -15,8 +15,8 @@ from gateway.errors import BadRequest, Failed
 from gateway.requests import ExecAsk, ExecLimitsAsk
 from gateway.schema import Reply, encode_text, value_bytes, within
 from gateway.settings import Maximum
-from gateway.values import Shown, shown_end
-from runtimes.backend import Collect, Command, Data, Descriptor, Ended, Input, Limits, Null, Outcome, Same, StreamEnd
+from runtimes.backend import Collect, Command, Data, Descriptor, Ended, Input, Limits, Null, Outcome, Same
+from runtimes.values import Value, show, show_ends
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BASE_ENV = {"PATH": PATH, "LANG": "C.UTF-8"}
@@ -57,8 +57,8 @@ class RunObject(Reply):
     wall_ns: int
     memory_bytes: int
     processes_peak: int
-    stdout: Shown
-    stderr: Shown
+    stdout: Value
+    stderr: Value
     stdout_bytes: int
     stdout_truncated: bool
     stderr_bytes: int
@@ -197,7 +197,8 @@ def signal_number(name: str | int) -> int:
 def run_object(outcome: Outcome, *, id: str, pid: int | None, tag: str | None, replayed: bool = False) -> RunObject:
     """The reply for an ended command. Raises Failed for a fault of ours."""
     status, limit = verdict_of(outcome)
-    out, err = outcome.streams.get(1, StreamEnd()), outcome.streams.get(2, StreamEnd())
+    shown = show if outcome.ended is Ended.OUTPUT else show_ends
+    out, err = shown(outcome.streams.get(1)), shown(outcome.streams.get(2))
     error = outcome.error
     if outcome.ended is Ended.SILENCE:
         error = error or "nothing was printed for silence_ms"
@@ -206,7 +207,7 @@ def run_object(outcome: Outcome, *, id: str, pid: int | None, tag: str | None, r
     return RunObject(
         id=id, pid=pid, tag=tag, status=status, limit=limit, exit_code=outcome.exit_code if outcome.signal is None else None,
         signal=signal_name(outcome.signal), error=error, cpu_ns=outcome.cpu_ns, wall_ns=outcome.wall_ns,
-        memory_bytes=outcome.memory_bytes, processes_peak=outcome.processes_peak, stdout=shown_end(out), stderr=shown_end(err),
+        memory_bytes=outcome.memory_bytes, processes_peak=outcome.processes_peak, stdout=out.value, stderr=err.value,
         stdout_bytes=out.total, stdout_truncated=out.truncated, stderr_bytes=err.total, stderr_truncated=err.truncated,
         replayed=replayed)
 

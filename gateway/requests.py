@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
@@ -279,5 +279,3 @@ class ListQuery(PageQuery):
     user: Name | None = None
     depth: Annotated[int, Meta(ge=1, le=64)] = 1
 
-
-Anything = dict[str, Any]
