@@ -1,7 +1,8 @@
 """Whether this host can enforce what a sandbox needs, found by doing it in a child that leaves nothing behind.
 
 `python -m guard.preflight [--json]` exits 0 if every need is met, 1 otherwise. Must not change the host, and must not guess from
-version numbers what it can try. Every need names the command or change that provides it."""
+version numbers what it can try. Every need names the command or change that provides it. Needs nothing but Python's own
+library: it runs before anything is installed."""
 
 from __future__ import annotations
 
@@ -14,8 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -29,7 +29,7 @@ TRIAL_UID = 61499
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Need(msgspec.Struct, frozen=True):
+class Need(NamedTuple):
     """One thing that sandboxes need from the host, whether it is there, and what provides it."""
 
     name: str
@@ -216,7 +216,7 @@ def main() -> int:
     needs = check()
     met = all(need.met for need in needs)
     if "--json" in sys.argv[1:]:
-        print(json.dumps({"ok": met, "needs": [msgspec.to_builtins(need) for need in needs]}))
+        print(json.dumps({"ok": met, "needs": [need._asdict() for need in needs]}))
     else:
         for need in needs:
             print(f"{'ok' if need.met else 'MISSING':8}{need.name}: {need.found}")

@@ -8,25 +8,33 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 
-def ready(url: str, ca: Path | None, timeout_s: float = 1.0) -> bool:
-    """Whether `url`/readyz answers 200 within `timeout_s`. The certificate must come from `ca`."""
+def get(url: str, path: str, ca: Path | None, timeout_s: float) -> str:
+    """The body at `url` + `path`, which needs no token. The certificate must come from `ca`.
+    Raises OSError, HTTPException, or ValueError unless the answer is 200."""
     parts = urlsplit(url)
     connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        context = ssl.create_default_context(cafile=str(ca) if ca else None)
+        connection = http.client.HTTPSConnection(parts.hostname or "", parts.port or 443, timeout=timeout_s, context=context)
+    else:
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
     try:
-        if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=str(ca) if ca else None)
-            connection = http.client.HTTPSConnection(parts.hostname or "", parts.port or 443, timeout=timeout_s, context=context)
-        else:
-            connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
-    except (OSError, ValueError):
-        return False
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        if reply.status != 200:
+            raise ValueError(f"{path}: HTTP {reply.status}")
+        return reply.read().decode(errors="replace")
     finally:
         connection.close()
+
+
+def ready(url: str, ca: Path | None, timeout_s: float = 1.0) -> bool:
+    """Whether `url`/readyz answers 200 within `timeout_s`."""
+    try:
+        get(url, "/readyz", ca, timeout_s)
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+    return True
 
 
 def local_url(listen: str, scheme: str = "https") -> str:

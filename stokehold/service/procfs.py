@@ -93,3 +93,11 @@ def cpu_s(pid: int) -> float:
         return 0.0
     fields = text.rpartition(")")[2].split()
     return sum(int(fields[n]) for n in (11, 12, 13, 14)) / os.sysconf("SC_CLK_TCK")
+
+
+def parent(pid: int) -> int | None:
+    """Its parent's pid; None if it is gone."""
+    try:
+        return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return None

@@ -87,9 +87,7 @@ def our_processes(where: Places) -> set[int]:
     for pid in procfs.pids():
         argv = procfs.cmdline(pid)
         named = Path(argv[0]).name == SPAWNER if argv else procfs.comm(pid) == SPAWNER[:15]
-        if named and (not where.private or _follows(argv, "--cgroup", where.cgroup)):
-            found.add(pid)
-        elif _is_gateway(argv) and (not where.private or _follows(argv, "--config", str(where.config))):
+        if (named and (not where.private or _follows(argv, "--cgroup", where.cgroup))) or (_is_gateway(argv) and (not where.private or _follows(argv, "--config", str(where.config)))):
             found.add(pid)
     service = read_service(where)
     if service and held(where.lock):
@@ -127,7 +125,7 @@ def _mounts(where: Places, processes: set[int]) -> tuple[int, int]:
     uppers: set[str] = set()
     for name, pid in namespaces.items():
         for mount in procfs.mounts(pid):
-            ours = mount.source.startswith("stokehold") or mount.root.startswith(f"{where.state}/") and mount.root != mount.point
+            ours = mount.source.startswith("stokehold") or (mount.root.startswith(f"{where.state}/") and mount.root != mount.point)
             if name in sandboxed or ours:
                 total += 1
                 if mount.kind == "overlay" and "upperdir=" in mount.options:

@@ -18,7 +18,7 @@ from typing import IO
 
 import msgspec
 
-from stokehold import __version__
+from stokehold.version import __version__
 from stokehold.service.child import QUICK_DEATHS, Child
 from stokehold.service.places import Places, Service, write_whole
 from stokehold.service.probe import ready

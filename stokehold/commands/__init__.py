@@ -1,0 +1,1 @@
+"""The commands of `stokehold`, one small module for each group. They parse, call, print and choose the exit code."""
