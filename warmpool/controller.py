@@ -143,6 +143,11 @@ class Controller:
         """The sandbox is destroyed, never reused. Never waits, never raises; an unknown or released one is no error."""
         self._release(sandbox.name, reason)
 
+    def holds(self, sandbox: Sandbox) -> bool:
+        """Whether it is still claimed: neither released nor lost."""
+        pool = self._owner.get(sandbox.name)
+        return pool is not None and pool.state(sandbox.name) == "claimed"
+
     def backend_of(self, kind: Kind) -> str | None:
         """The name of the backend that serves `kind`; None if there is none."""
         return self._backend_names.get(kind)
