@@ -81,15 +81,15 @@ def resolve(ask: LimitsAsk, defaults: LimitsAsk = RUN) -> RunLimits:
     return RunLimits(
         cpu_ns=max(1, round(cpu_ms * _MS)),
         wall_ns=max(1, round(wall_ms * _MS)),
-        memory_bytes=_bytes(full.memory_mb, _MB),
-        stack_bytes=_bytes(full.stack_mb, _MB) if full.stack_mb else None,
+        memory_bytes=max(1, _bytes(full.memory_mb, _MB)),
+        stack_bytes=max(1, _bytes(full.stack_mb, _MB)) if full.stack_mb else None,
         output_bytes=_bytes(full.output_kb, _KB),
         file_bytes=_bytes(full.file_mb, _MB),
-        disk_bytes=_bytes(full.disk_mb, _MB),
+        disk_bytes=max(1, _bytes(full.disk_mb, _MB)),
         processes=full.processes or 1,
         cpu_milli=max(1, round((full.cpus or 0) * 1000)),
     )
 
 
 def _bytes(amount: float | None, unit: int) -> int:
-    return max(1, math.floor((amount or 0) * unit))
+    return math.floor((amount or 0) * unit)

@@ -197,7 +197,8 @@ def _java(tools: Tools, call: Call) -> Plan:
     main = entry
     compiler_mb = max(64, call.compile.limits.memory_bytes // _MB // 2)
     argv = (tools.path, f"-J-Xmx{compiler_mb}m", "-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1",
-            "-J-XX:-UsePerfData", "-encoding", "UTF-8", "-d", OUT, *call.compile.flags, *_safe(list(sources)))  # fmt: skip
+            "-J-XX:-UsePerfData", "-encoding", "UTF-8", "-d", OUT, *call.compile.flags,
+            *_safe(list(sources)))  # fmt: skip
     runtime = tools.more.get("runtime", "java")
     return Plan(files, lambda limits: (runtime, *_jvm_options(limits), "-cp", "/box", main), argv, run_files=call.files)
 
@@ -209,7 +210,8 @@ def _jvm_options(limits: RunLimits) -> tuple[str, ...]:
     stack = max(1, min((limits.stack_bytes or limits.memory_bytes // 2) // _MB, 1000))
     cpus = max(1, -(-limits.cpu_milli // 1000))
     return (f"-Xmx{heap}m", f"-Xms{min(heap, 16)}m", f"-Xss{stack}m", "-XX:+UseSerialGC", "-XX:-UsePerfData",
-            "-Xshare:auto", f"-XX:ActiveProcessorCount={cpus}", "-XX:ReservedCodeCacheSize=48m", "-Dfile.encoding=UTF-8")  # fmt: skip
+            "-Xshare:auto", f"-XX:ActiveProcessorCount={cpus}", "-XX:ReservedCodeCacheSize=48m",
+            "-Dfile.encoding=UTF-8")  # fmt: skip
 
 
 def _no_options(limits: RunLimits) -> tuple[str, ...]:
