@@ -150,7 +150,8 @@ Descriptor = Null | Data | Passed | Collect | Input | Same | Terminal | Pipe
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file placed under the command's working directory (relative `path`) before it starts, owned by its user.
+    """A file placed under the command's working directory (relative `path`) before it starts, owned by its user; an
+    absolute `path` is placed before the working directory is entered, which may thus be made by it.
 
     `fd` names a descriptor of ours to copy from instead of `data`; with `tar` it is an archive, extracted at `path`."""
 
