@@ -31,9 +31,10 @@ from runtimes.backend import (
 )
 from runtimes.backend import Pipe as PipeEnd
 from runtimes.fake_files import FakeFiles, Tree
-from runtimes.fake_io import Pipe, Signal
+from runtimes.fake_io import Pipe
 from runtimes.fake_process import FakeProcess
 from runtimes.fake_programs import BUILT_IN, Program
+from runtimes.wake import Wake
 
 
 class FakeHost:
@@ -78,7 +79,7 @@ class FakeSandbox(FakeFiles):
         self.kept = b""
         self._processes: dict[str, FakeProcess] = {}
         self._reason: str | None = None
-        self._lost = Signal()
+        self._lost = Wake()
         self._expiry: asyncio.TimerHandle | None = None
         self._next_pid = 2
 

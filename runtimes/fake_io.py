@@ -10,6 +10,7 @@ import os
 from typing import Protocol
 
 from runtimes.backend import Chunk, StreamEnd
+from runtimes.wake import Wake
 
 
 class ReadEnd(Protocol):
@@ -28,23 +29,6 @@ class WriteEnd(Protocol):
     def drop(self) -> None: ...
 
 
-class Signal:
-    """Wakes everybody who waits for a change. Lost wake-ups are impossible: `wait` takes the generation it has seen."""
-
-    def __init__(self) -> None:
-        self._future: asyncio.Future[None] | None = None
-
-    def fire(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-        self._future = None
-
-    async def wait(self) -> None:
-        if self._future is None:
-            self._future = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._future)
-
-
 class Ring:
     """A collected output: `head` bytes of its beginning and `tail` bytes of its end are kept, all are counted."""
 
@@ -57,7 +41,7 @@ class Ring:
         self.closed = False
         self._head = bytearray()
         self._tail = bytearray()
-        self._changed = Signal()
+        self._changed = Wake()
 
     def append(self, data: bytes) -> bool:
         """Count and keep `data`. False if that passed the limit of a `kill` stream."""
@@ -107,7 +91,7 @@ class Pipe:
         self._readers = 0
         self._writers = 0
         self._had_writer = False
-        self._changed = Signal()
+        self._changed = Wake()
 
     def add(self, *, readers: int = 0, writers: int = 0) -> None:
         self._readers += readers

@@ -28,8 +28,9 @@ from runtimes.backend import (
 )
 from runtimes.backend import Pipe as PipeEnd
 from runtimes.fake_files import uid_of
-from runtimes.fake_io import Bytes, OurDescriptor, Pipe, PipeReader, PipeWriter, Ring, Signal
+from runtimes.fake_io import Bytes, OurDescriptor, Pipe, PipeReader, PipeWriter, Ring
 from runtimes.fake_programs import Io, Program
+from runtimes.wake import Wake
 
 if TYPE_CHECKING:
     from runtimes.fake import FakeSandbox
@@ -52,7 +53,7 @@ class FakeProcess:
         self.rings: dict[int, Ring] = {}
         self.outcome: Outcome | None = None
         self._box = box
-        self._changed = Signal()
+        self._changed = Wake()
         self._stdin: Pipe | None = None
         self._io: Io | None = None
         self._program: Program | None = None

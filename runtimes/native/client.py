@@ -1,4 +1,4 @@
-"""One gateway's connection to the spawner: requests out, replies and events in, coming back after either side's restart.
+"""One gateway's connection to the spawner: requests out, replies and events in, and coming back after a restart.
 
 Everything that is queued in one turn of the loop travels in as few packets as possible. Knows frames; what an operation
 means is for `backend.py`. Requests that the connection's end left unanswered are sent again where that is harmless.

@@ -58,19 +58,22 @@ class Ring:
     def header(self) -> Header:
         return Header(*_HEADER.unpack(self._source.pread(_HEADER.size, 0)))
 
-    def read(self, offset: int, limit: int) -> Chunk:
-        """What there is at or after `offset`, at most `limit` bytes; empty if nothing is there yet."""
+    def read(self, offset: int, limit: int, *, closed: bool = False) -> Chunk:
+        """What there is at or after `offset`, at most `limit` bytes; empty if nothing is there yet.
+
+        `closed`: the caller knows already that nothing follows what is there."""
         while True:
-            total, closed, head, tail, _ = self.header()
+            total, ended, head, tail, _ = self.header()
+            closed = closed or ended != 0
             if offset < min(head, total):
                 data = self._source.pread(min(limit, min(head, total) - offset), RING_HEADER + offset)
-                return Chunk(offset=offset, data=data, end=closed != 0 and offset + len(data) >= total)
+                return Chunk(offset=offset, data=data, end=closed and offset + len(data) >= total)
             offset = max(offset, min(total, max(head, total - tail)))
             data = self._tail(offset, min(limit, total - offset), head, tail)
             now = self.header()
             oldest = max(now.total, now.claimed) - tail  # what lies before it may be newer bytes by now
             if offset >= oldest or not data:
-                return Chunk(offset=offset, data=data, end=closed != 0 and offset + len(data) >= total)
+                return Chunk(offset=offset, data=data, end=closed and offset + len(data) >= total)
             if oldest < offset + len(data):
                 return Chunk(offset=oldest, data=data[oldest - offset :], end=False)
             offset = oldest
