@@ -62,9 +62,9 @@ class RunLimits(msgspec.Struct, frozen=True):
 
 
 RUN = LimitsAsk(
-    cpu_ms=2000, memory_mb=256, stack_mb=0, output_kb=1024, file_mb=64, disk_mb=256, processes=128, cpus=1
+    cpu_ms=2000, wall_ms=6000, memory_mb=256, stack_mb=0, output_kb=1024, file_mb=64, disk_mb=256, processes=128, cpus=1
 )  # fmt: skip
-"""Defaults of a run (API.md). `wall_ms` follows `cpu_ms`."""
+"""Defaults of a run (API.md). `wall_ms` is at least three times `cpu_ms`."""
 
 COMPILE = LimitsAsk(
     cpu_ms=10_000, wall_ms=30_000, memory_mb=1024, stack_mb=0, output_kb=1024, file_mb=256, disk_mb=256,
@@ -77,7 +77,7 @@ def resolve(ask: LimitsAsk, defaults: LimitsAsk = RUN) -> RunLimits:
     """`ask` laid over `defaults`, in ns and bytes."""
     full = ask.over(defaults)
     cpu_ms = full.cpu_ms or 0
-    wall_ms = full.wall_ms if full.wall_ms is not None else max(6000, 3 * cpu_ms)
+    wall_ms = ask.wall_ms if ask.wall_ms is not None else max(defaults.wall_ms or 0, 3 * cpu_ms)
     return RunLimits(
         cpu_ns=max(1, round(cpu_ms * _MS)),
         wall_ns=max(1, round(wall_ms * _MS)),
