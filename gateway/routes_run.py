@@ -11,10 +11,10 @@ from starlette.responses import Response
 from gateway import codec
 from gateway.admission import urgency_of
 from gateway.calls import call_of
-from gateway.errors import DeadlineExceeded, Unsupported
+from gateway.errors import BadRequest, DeadlineExceeded, Unsupported
 from gateway.requests import RunAsk
 from gateway.services import Services
-from runtimes.call import DeadlinePassed
+from runtimes.call import CallRefused, DeadlinePassed
 
 
 class RunRoutes:
@@ -38,6 +38,8 @@ class RunRoutes:
             queue_ns = time.perf_counter_ns() - begin
             try:
                 result = await self.services.engine.run(call, tenant=tenant, deadline_ns=request.scope["deadline_ns"])
+            except CallRefused as refused:
+                raise BadRequest(refused.detail, field=refused.field) from None
             except DeadlinePassed as passed:
                 raise DeadlineExceeded("Stokehold-Timeout-Ms has passed; the work was cancelled") from passed
         timing = msgspec.structs.replace(
