@@ -1,8 +1,8 @@
 """Whether this host can enforce what a sandbox needs, found by doing it in a child that leaves nothing behind.
 
-`python -m guard.preflight [--json]` exits 0 if every need is met, 1 otherwise. Must not change the host, and must not guess from
-version numbers what it can try. Every need names the command or change that provides it. Needs nothing but Python's own
-library: it runs before anything is installed."""
+`python -m guard.preflight [--json]` exits 0 if every need is met, 1 otherwise. Must not change the host, and must
+not guess from version numbers what it can try. Every need names the command or change that provides it. Needs
+nothing but Python's own library: it runs before anything is installed."""
 
 from __future__ import annotations
 
@@ -45,8 +45,12 @@ def check() -> list[Need]:
         return needs
     needs += [_v2_groups(), *(_controller(name) for name in ("memory", "pids", "cpu"))]
     needs += [
-        _tried("namespaces", _try_namespaces, "Run on the host itself or in a virtual machine, or give the container all "
-               "privileges: docker run --privileged --cgroupns=host …"),
+        _tried(
+            "namespaces",
+            _try_namespaces,
+            "Run on the host itself or in a virtual machine, or give the container all "
+            "privileges: docker run --privileged --cgroupns=host …",
+        ),
         _tried("user namespaces", _try_user_namespace, "sysctl -w user.max_user_namespaces=65536"),
         _tried("overlayfs", _try_overlay, "modprobe overlay; a kernel of 5.19 or newer"),
         _tried("detached mounts", _try_detached, "A kernel of 5.12 or newer (open_tree, mount_setattr)"),
@@ -59,8 +63,11 @@ def _root() -> Need:
     remedy = "Start it as root (sudo), outside of an unprivileged container; in Docker: --privileged --cgroupns=host"
     if os.geteuid() != 0:
         return Need("root", False, f"uid {os.geteuid()}", remedy)
-    effective = next(int(line.split()[1], 16) for line in Path("/proc/self/status").read_text().splitlines()
-                     if line.startswith("CapEff:"))
+    effective = next(
+        int(line.split()[1], 16)
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("CapEff:")
+    )
     inner = Path("/proc/self/uid_map").read_text().split()[:3] != ["0", "0", "4294967295"]
     if not effective >> CAP_SYS_ADMIN & 1:
         return Need("root", False, "root without CAP_SYS_ADMIN (an unprivileged container)", remedy)
@@ -100,8 +107,11 @@ def _try_group(root: str, needed: str) -> str | None:
 
 
 def _v2_groups() -> Need:
-    remedy = ("mount -t cgroup2 none /sys/fs/cgroup/unified (or boot with systemd.unified_cgroup_hierarchy=1); in a container: "
-              "--privileged --cgroupns=host")
+    remedy = (
+        "mount -t cgroup2 none /sys/fs/cgroup/unified (or boot with systemd.unified_cgroup_hierarchy=1); "
+        "in a container: "
+        "--privileged --cgroupns=host"
+    )
     root = next((point for point, kind, _ in _hierarchies() if kind == "cgroup2"), None)
     if root is None:
         return Need("cgroup v2", False, "no v2 hierarchy is mounted", remedy)
@@ -155,8 +165,12 @@ def _unshare(flags: int, what: str) -> None:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    _call(f"mount {kind or target}", _libc.mount(source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags),
-                                                 options.encode() or None))
+    _call(
+        f"mount {kind or target}",
+        _libc.mount(
+            source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), options.encode() or None
+        ),
+    )
 
 
 def _private_mounts() -> None:
@@ -166,8 +180,13 @@ def _private_mounts() -> None:
 
 def _try_namespaces() -> str:
     _private_mounts()
-    for flag, name in ((CLONE_NEWPID, "pid"), (CLONE_NEWNET, "net"), (CLONE_NEWIPC, "ipc"), (CLONE_NEWUTS, "uts"),
-                       (CLONE_NEWCGROUP, "cgroup")):
+    for flag, name in (
+        (CLONE_NEWPID, "pid"),
+        (CLONE_NEWNET, "net"),
+        (CLONE_NEWIPC, "ipc"),
+        (CLONE_NEWUTS, "uts"),
+        (CLONE_NEWCGROUP, "cgroup"),
+    ):
         _unshare(flag, f"unshare {name} namespace")
     return "pid, mount, net, ipc, uts, cgroup"
 

@@ -1,10 +1,11 @@
-"""The asynchronous SDK: `AsyncClient` and the `AsyncLease` that it hands out. Sends what `wire` builds; `client` is its twin.
+"""The asynchronous SDK: `AsyncClient` and the `AsyncLease` that it hands out. Sends what `wire` builds; `client` is
+its twin.
 
-    async with AsyncClient() as client:
-        reply = await client.run(language="python", source="print(6 * 7)")
-        async with await client.lease() as box:
-            await box.write("notes.txt", b"hello")
-            print((await box.exec("cat notes.txt")).stdout)
+async with AsyncClient() as client:
+    reply = await client.run(language="python", source="print(6 * 7)")
+    async with await client.lease() as box:
+        await box.write("notes.txt", b"hello")
+        print((await box.exec("cat notes.txt")).stdout)
 """
 
 from __future__ import annotations
@@ -34,11 +35,18 @@ async def _read(file: IO[bytes]) -> AsyncIterator[bytes]:
 class AsyncClient:
     """One service, one token. Safe to share between threads. Close it, or use it in a `with`."""
 
-    def __init__(self, url: str | None = None, token: str | None = None, ca: str | None = None, *,
-                 http: transport.Http = "auto", timeout_s: float = transport.TIMEOUT_S,
-                 state: str | os.PathLike[str] | None = None) -> None:
-        """`url`, `token`, `ca` default to STOKEHOLD_URL, STOKEHOLD_TOKEN, STOKEHOLD_CA, else to what `stokehold serve` wrote
-        (below `state`, if it serves with a state directory of its own). Raises SettingsError."""
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        ca: str | None = None,
+        *,
+        http: transport.Http = "auto",
+        timeout_s: float = transport.TIMEOUT_S,
+        state: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """`url`, `token`, `ca` default to STOKEHOLD_URL, STOKEHOLD_TOKEN, STOKEHOLD_CA, else to what `stokehold
+        serve` wrote (below `state`, if it serves with a state directory of its own). Raises SettingsError."""
         self.settings = settings.load(url, token, ca, state=state)
         self._timeout_s = timeout_s
         self._session = niquests.AsyncSession(**transport.options(http, self.settings.url))
@@ -47,7 +55,9 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -73,8 +83,14 @@ class AsyncClient:
         """Send a request once and read its reply. Raises ConnectionFailed."""
         try:
             return await self._session.request(
-                ask.method, self.settings.url + ask.path, data=ask.body if content is None else content, headers=ask.headers,
-                stream=False, timeout=transport.timeout(ask, self._timeout_s), allow_redirects=False)
+                ask.method,
+                self.settings.url + ask.path,
+                data=ask.body if content is None else content,
+                headers=ask.headers,
+                stream=False,
+                timeout=transport.timeout(ask, self._timeout_s),
+                allow_redirects=False,
+            )
         except transport.FAILURES as problem:
             raise transport.broken(ask, problem) from problem
 
@@ -82,8 +98,14 @@ class AsyncClient:
         """The reply's body as it arrives. Raises StokeholdError; closing the iterator closes the request."""
         try:
             reply = await self._session.request(
-                ask.method, self.settings.url + ask.path, data=ask.body, headers=ask.headers, stream=True,
-                timeout=transport.timeout(ask, self._timeout_s), allow_redirects=False)
+                ask.method,
+                self.settings.url + ask.path,
+                data=ask.body,
+                headers=ask.headers,
+                stream=True,
+                timeout=transport.timeout(ask, self._timeout_s),
+                allow_redirects=False,
+            )
         except transport.FAILURES as problem:
             raise transport.broken(ask, problem) from problem
         try:
@@ -96,19 +118,40 @@ class AsyncClient:
         finally:
             await reply.close()
 
-    async def run(self, *, language: str | None = None, source: wire.Content | None = None, files: Mapping[str, wire.Content] | None = None,
-            argv: Sequence[str] | None = None, stdin: wire.Content | None = None,
-            tests: Sequence[Mapping[str, Any]] | None = None, timeout_s: float | None = None, **fields: Any) -> replies.RunReply:
-        """Run a program once, or against tests, and judge it. `timeout_s` is the whole patience, queue included: when it
-        passes, DeadlineExceeded is raised. `fields`: `args`, `env`, `entry`, `limits`, `compile`, `checker`, `files_out`, …"""
-        return await self.send(wire.run(language=language, source=source, files=files, argv=argv, stdin=stdin, tests=tests,
-                                  timeout_s=timeout_s, **fields))
+    async def run(
+        self,
+        *,
+        language: str | None = None,
+        source: wire.Content | None = None,
+        files: Mapping[str, wire.Content] | None = None,
+        argv: Sequence[str] | None = None,
+        stdin: wire.Content | None = None,
+        tests: Sequence[Mapping[str, Any]] | None = None,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> replies.RunReply:
+        """Run a program once, or against tests, and judge it. `timeout_s` is the whole patience, queue included:
+        when it passes, DeadlineExceeded is raised. `fields`: `args`, `env`, `entry`, `limits`, `compile`,
+        `checker`, `files_out`, …"""
+        return await self.send(
+            wire.run(
+                language=language,
+                source=source,
+                files=files,
+                argv=argv,
+                stdin=stdin,
+                tests=tests,
+                timeout_s=timeout_s,
+                **fields,
+            )
+        )
 
     async def languages(self) -> list[replies.Language]:
         return (await self.send(wire.languages())).languages
 
     async def lease(self, *, key: str | None = None, **fields: Any) -> AsyncLease:
-        """A sandbox of one's own, deleted at the end of the `with`. `fields`: `resources`, `ttl_s`, `idle_s`, `metadata`, `env`, …"""
+        """A sandbox of one's own, deleted at the end of the `with`. `fields`: `resources`, `ttl_s`, `idle_s`,
+        `metadata`, `env`, …"""
         return AsyncLease(self, await self.send(wire.create_lease(fields, key)))
 
     async def leases(self, count: int, **fields: Any) -> AsyncIterator[AsyncLease | errors.ApiError]:
@@ -129,8 +172,9 @@ class AsyncClient:
         """A lease by its id. Raises NotFound."""
         return AsyncLease(self, await self.send(wire.get_lease(lease)))
 
-    async def list_leases(self, *, state: str | None = None, metadata: Mapping[str, str] | None = None,
-                    page: int | None = None) -> AsyncIterator[replies.LeaseInfo]:
+    async def list_leases(
+        self, *, state: str | None = None, metadata: Mapping[str, str] | None = None, page: int | None = None
+    ) -> AsyncIterator[replies.LeaseInfo]:
         """All leases that fit, `page` to a request."""
         cursor = None
         while True:
@@ -157,7 +201,9 @@ class AsyncLease:
     async def __aenter__(self) -> AsyncLease:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.delete()
 
     def __repr__(self) -> str:
@@ -167,8 +213,9 @@ class AsyncLease:
         self.info = await self._client.send(wire.get_lease(self.id))
         return self.info
 
-    async def renew(self, *, ttl_s: float | None = None, idle_s: float | None = None,
-              metadata: Mapping[str, str] | None = None) -> replies.LeaseInfo:
+    async def renew(
+        self, *, ttl_s: float | None = None, idle_s: float | None = None, metadata: Mapping[str, str] | None = None
+    ) -> replies.LeaseInfo:
         """Change its deadline (seconds from now), idle time or metadata."""
         fields = {"ttl_s": ttl_s, "idle_s": idle_s, "metadata": metadata}
         self.info = await self._client.send(wire.patch_lease(self.id, fields))
@@ -181,16 +228,31 @@ class AsyncLease:
         except errors.LeaseEnded:
             return
 
-    async def exec(self, command: str | Sequence[str], *, timeout_s: float | None = None, stdin: wire.Content | None = None,
-             key: str | None = None, **fields: Any) -> replies.ExecReply:
-        """Run a command (a string: by the sandbox's shell) to its end. With `key` it runs once, however often it is asked for."""
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout_s: float | None = None,
+        stdin: wire.Content | None = None,
+        key: str | None = None,
+        **fields: Any,
+    ) -> replies.ExecReply:
+        """Run a command (a string: by the sandbox's shell) to its end. With `key` it runs once, however often it
+        is asked for."""
         asked = wire.command(command, {"timeout_s": timeout_s, "stdin": stdin, "key": key, **fields})
         return await self._client.send(wire.exec(self.id, **asked))
 
-    async def stream(self, command: str | Sequence[str], *, timeout_s: float | None = None, stdin: wire.Content | None = None,
-               key: str | None = None, **fields: Any) -> AsyncIterator[replies.Event]:
-        """Run a command and yield its events as they come: `start`, `stdout`, `stderr`, `dropped`, `exit`. Raises ApiError for
-        a `problem` event. Closing the iterator ends the command, unless a `key` was given."""
+    async def stream(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout_s: float | None = None,
+        stdin: wire.Content | None = None,
+        key: str | None = None,
+        **fields: Any,
+    ) -> AsyncIterator[replies.Event]:
+        """Run a command and yield its events as they come: `start`, `stdout`, `stderr`, `dropped`, `exit`. Raises
+        ApiError for a `problem` event. Closing the iterator ends the command, unless a `key` was given."""
         asked = wire.command(command, {"timeout_s": timeout_s, "stdin": stdin, "key": key, **fields})
         events = Events()
         async for piece in self._client.pieces(wire.exec(self.id, stream=True, **asked)):
@@ -210,7 +272,9 @@ class AsyncLease:
         """A file's bytes, or those from position `first` to `last` (included)."""
         return await self._client.send(wire.read_file(self.id, path, first, last))
 
-    async def write(self, path: str, data: bytes | str, *, mode: str | None = None, append: bool = False, mkdirs: bool = True) -> None:
+    async def write(
+        self, path: str, data: bytes | str, *, mode: str | None = None, append: bool = False, mkdirs: bool = True
+    ) -> None:
         """Write a file whole. It appears at once, or not at all."""
         raw = data.encode() if isinstance(data, str) else data
         await self._client.send(wire.write_file(self.id, path, raw, mode=mode, append=append, mkdirs=mkdirs))
@@ -219,7 +283,8 @@ class AsyncLease:
         """Copy a local file into the lease, keeping whether it is executable. Streams."""
         local = Path(source)
         mode = f"{(await asyncio.to_thread(local.stat)).st_mode & 0o777:04o}"
-        with local.open("rb") as file:
+        file = await asyncio.to_thread(local.open, "rb")
+        with file:
             await self._client.send(wire.write_file(self.id, path, None, mode=mode), _read(file))
 
     async def download(self, path: str, target: str | os.PathLike[str]) -> None:

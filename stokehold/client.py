@@ -1,10 +1,10 @@
 """The synchronous SDK: `Client` and the `Lease` that it hands out. Sends what `wire` builds; `aio` is its twin.
 
-    with Client() as client:
-        reply = client.run(language="python", source="print(6 * 7)")
-        with client.lease() as box:
-            box.write("notes.txt", b"hello")
-            print(box.exec("cat notes.txt").stdout)
+with Client() as client:
+    reply = client.run(language="python", source="print(6 * 7)")
+    with client.lease() as box:
+        box.write("notes.txt", b"hello")
+        print(box.exec("cat notes.txt").stdout)
 """
 
 from __future__ import annotations
@@ -29,11 +29,18 @@ PIECE = 1 << 18
 class Client:
     """One service, one token. Safe to share between threads. Close it, or use it in a `with`."""
 
-    def __init__(self, url: str | None = None, token: str | None = None, ca: str | None = None, *,
-                 http: transport.Http = "auto", timeout_s: float = transport.TIMEOUT_S,
-                 state: str | os.PathLike[str] | None = None) -> None:
-        """`url`, `token`, `ca` default to STOKEHOLD_URL, STOKEHOLD_TOKEN, STOKEHOLD_CA, else to what `stokehold serve` wrote
-        (below `state`, if it serves with a state directory of its own). Raises SettingsError."""
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        ca: str | None = None,
+        *,
+        http: transport.Http = "auto",
+        timeout_s: float = transport.TIMEOUT_S,
+        state: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """`url`, `token`, `ca` default to STOKEHOLD_URL, STOKEHOLD_TOKEN, STOKEHOLD_CA, else to what `stokehold
+        serve` wrote (below `state`, if it serves with a state directory of its own). Raises SettingsError."""
         self.settings = settings.load(url, token, ca, state=state)
         self._timeout_s = timeout_s
         self._session = niquests.Session(**transport.options(http, self.settings.url))
@@ -42,7 +49,9 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -68,8 +77,14 @@ class Client:
         """Send a request once; with `stream` the reply's body is still unread. Raises ConnectionFailed."""
         try:
             return self._session.request(
-                ask.method, self.settings.url + ask.path, data=ask.body if content is None else content, headers=ask.headers,
-                stream=stream, timeout=transport.timeout(ask, self._timeout_s), allow_redirects=False)
+                ask.method,
+                self.settings.url + ask.path,
+                data=ask.body if content is None else content,
+                headers=ask.headers,
+                stream=stream,
+                timeout=transport.timeout(ask, self._timeout_s),
+                allow_redirects=False,
+            )
         except transport.FAILURES as problem:
             raise transport.broken(ask, problem) from problem
 
@@ -79,26 +94,46 @@ class Client:
         try:
             if (reply.status_code or 0) >= 400:
                 raise errors.of_reply(reply.status_code or 0, reply.content or b"")
-            for piece in reply.iter_content(-1):
-                yield piece
+            yield from reply.iter_content(-1)
         except transport.FAILURES as problem:
             raise transport.broken(ask, problem) from problem
         finally:
             reply.close()
 
-    def run(self, *, language: str | None = None, source: wire.Content | None = None, files: Mapping[str, wire.Content] | None = None,
-            argv: Sequence[str] | None = None, stdin: wire.Content | None = None,
-            tests: Sequence[Mapping[str, Any]] | None = None, timeout_s: float | None = None, **fields: Any) -> replies.RunReply:
-        """Run a program once, or against tests, and judge it. `timeout_s` is the whole patience, queue included: when it
-        passes, DeadlineExceeded is raised. `fields`: `args`, `env`, `entry`, `limits`, `compile`, `checker`, `files_out`, …"""
-        return self.send(wire.run(language=language, source=source, files=files, argv=argv, stdin=stdin, tests=tests,
-                                  timeout_s=timeout_s, **fields))
+    def run(
+        self,
+        *,
+        language: str | None = None,
+        source: wire.Content | None = None,
+        files: Mapping[str, wire.Content] | None = None,
+        argv: Sequence[str] | None = None,
+        stdin: wire.Content | None = None,
+        tests: Sequence[Mapping[str, Any]] | None = None,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> replies.RunReply:
+        """Run a program once, or against tests, and judge it. `timeout_s` is the whole patience, queue included:
+        when it passes, DeadlineExceeded is raised. `fields`: `args`, `env`, `entry`, `limits`, `compile`,
+        `checker`, `files_out`, …"""
+        return self.send(
+            wire.run(
+                language=language,
+                source=source,
+                files=files,
+                argv=argv,
+                stdin=stdin,
+                tests=tests,
+                timeout_s=timeout_s,
+                **fields,
+            )
+        )
 
     def languages(self) -> list[replies.Language]:
         return self.send(wire.languages()).languages
 
     def lease(self, *, key: str | None = None, **fields: Any) -> Lease:
-        """A sandbox of one's own, deleted at the end of the `with`. `fields`: `resources`, `ttl_s`, `idle_s`, `metadata`, `env`, …"""
+        """A sandbox of one's own, deleted at the end of the `with`. `fields`: `resources`, `ttl_s`, `idle_s`,
+        `metadata`, `env`, …"""
         return Lease(self, self.send(wire.create_lease(fields, key)))
 
     def leases(self, count: int, **fields: Any) -> Iterator[Lease | errors.ApiError]:
@@ -119,8 +154,9 @@ class Client:
         """A lease by its id. Raises NotFound."""
         return Lease(self, self.send(wire.get_lease(lease)))
 
-    def list_leases(self, *, state: str | None = None, metadata: Mapping[str, str] | None = None,
-                    page: int | None = None) -> Iterator[replies.LeaseInfo]:
+    def list_leases(
+        self, *, state: str | None = None, metadata: Mapping[str, str] | None = None, page: int | None = None
+    ) -> Iterator[replies.LeaseInfo]:
         """All leases that fit, `page` to a request."""
         cursor = None
         while True:
@@ -146,7 +182,9 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.delete()
 
     def __repr__(self) -> str:
@@ -156,8 +194,9 @@ class Lease:
         self.info = self._client.send(wire.get_lease(self.id))
         return self.info
 
-    def renew(self, *, ttl_s: float | None = None, idle_s: float | None = None,
-              metadata: Mapping[str, str] | None = None) -> replies.LeaseInfo:
+    def renew(
+        self, *, ttl_s: float | None = None, idle_s: float | None = None, metadata: Mapping[str, str] | None = None
+    ) -> replies.LeaseInfo:
         """Change its deadline (seconds from now), idle time or metadata."""
         fields = {"ttl_s": ttl_s, "idle_s": idle_s, "metadata": metadata}
         self.info = self._client.send(wire.patch_lease(self.id, fields))
@@ -170,16 +209,31 @@ class Lease:
         except errors.LeaseEnded:
             return
 
-    def exec(self, command: str | Sequence[str], *, timeout_s: float | None = None, stdin: wire.Content | None = None,
-             key: str | None = None, **fields: Any) -> replies.ExecReply:
-        """Run a command (a string: by the sandbox's shell) to its end. With `key` it runs once, however often it is asked for."""
+    def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout_s: float | None = None,
+        stdin: wire.Content | None = None,
+        key: str | None = None,
+        **fields: Any,
+    ) -> replies.ExecReply:
+        """Run a command (a string: by the sandbox's shell) to its end. With `key` it runs once, however often it
+        is asked for."""
         asked = wire.command(command, {"timeout_s": timeout_s, "stdin": stdin, "key": key, **fields})
         return self._client.send(wire.exec(self.id, **asked))
 
-    def stream(self, command: str | Sequence[str], *, timeout_s: float | None = None, stdin: wire.Content | None = None,
-               key: str | None = None, **fields: Any) -> Generator[replies.Event, None, None]:
-        """Run a command and yield its events as they come: `start`, `stdout`, `stderr`, `dropped`, `exit`. Raises ApiError for
-        a `problem` event. Closing the iterator ends the command, unless a `key` was given."""
+    def stream(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout_s: float | None = None,
+        stdin: wire.Content | None = None,
+        key: str | None = None,
+        **fields: Any,
+    ) -> Generator[replies.Event, None, None]:
+        """Run a command and yield its events as they come: `start`, `stdout`, `stderr`, `dropped`, `exit`. Raises
+        ApiError for a `problem` event. Closing the iterator ends the command, unless a `key` was given."""
         asked = wire.command(command, {"timeout_s": timeout_s, "stdin": stdin, "key": key, **fields})
         events = Events()
         for piece in self._client.pieces(wire.exec(self.id, stream=True, **asked)):
@@ -199,7 +253,9 @@ class Lease:
         """A file's bytes, or those from position `first` to `last` (included)."""
         return self._client.send(wire.read_file(self.id, path, first, last))
 
-    def write(self, path: str, data: bytes | str, *, mode: str | None = None, append: bool = False, mkdirs: bool = True) -> None:
+    def write(
+        self, path: str, data: bytes | str, *, mode: str | None = None, append: bool = False, mkdirs: bool = True
+    ) -> None:
         """Write a file whole. It appears at once, or not at all."""
         raw = data.encode() if isinstance(data, str) else data
         self._client.send(wire.write_file(self.id, path, raw, mode=mode, append=append, mkdirs=mkdirs))

@@ -4,7 +4,7 @@ StokeholdError
 ├── SettingsError        the client's own settings cannot be used
 ├── ConnectionFailed     no service answered; retryable
 ├── ProtocolError        what answered is not this API
-└── ApiError             a problem reply: `code`, `status`, `detail`, `field`, `request_id`, `retryable`, `retry_after_ms`
+└── ApiError             a problem reply: `code`, `status`, `detail`, `field`, `retryable`, `retry_after_ms`
     ├── BadRequest           400, 405, 416
     ├── Unauthorized         401
     ├── Forbidden            403
@@ -123,8 +123,20 @@ class DeadlineExceeded(ApiError):
 
 
 BY_STATUS: dict[int, type[ApiError]] = {
-    400: BadRequest, 405: BadRequest, 416: BadRequest, 401: Unauthorized, 403: Forbidden, 404: NotFound, 409: WrongState,
-    410: LeaseEnded, 413: TooLarge, 422: Unprocessable, 429: Busy, 501: Unsupported, 503: Unavailable, 504: DeadlineExceeded,
+    400: BadRequest,
+    405: BadRequest,
+    416: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: WrongState,
+    410: LeaseEnded,
+    413: TooLarge,
+    422: Unprocessable,
+    429: Busy,
+    501: Unsupported,
+    503: Unavailable,
+    504: DeadlineExceeded,
 }
 
 

@@ -1,5 +1,5 @@
-"""What the service answers, typed. Field names are the API's own; unknown members of a reply are ignored, so that a newer
-service can be used. Owns no behaviour but reading its own fields."""
+"""What the service answers, typed. Field names are the API's own; unknown members of a reply are ignored, so that
+a newer service can be used. Owns no behaviour but reading its own fields."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from typing import Any, Literal
 import msgspec
 
 Verdict = Literal[
-    "Accepted", "Wrong Answer", "Partially Correct", "Compile Error", "Time Limit Exceeded", "Memory Limit Exceeded",
-    "Output Limit Exceeded", "Nonzero Exit Status", "Signalled", "Dangerous Syscall", "File Error", "Judgement Failed",
+    "Accepted",
+    "Wrong Answer",
+    "Partially Correct",
+    "Compile Error",
+    "Time Limit Exceeded",
+    "Memory Limit Exceeded",
+    "Output Limit Exceeded",
+    "Nonzero Exit Status",
+    "Signalled",
+    "Dangerous Syscall",
+    "File Error",
+    "Judgement Failed",
 ]
 
 
@@ -230,7 +240,8 @@ class Languages(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One event of a streamed command: `start`, `stdout`, `stderr`, `dropped`, `exit` or `problem`, with its members."""
+    """One event of a streamed command: `start`, `stdout`, `stderr`, `dropped`, `exit` or `problem`, with its
+    members."""
 
     name: str
     data: dict[str, Any]

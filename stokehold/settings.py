@@ -22,7 +22,8 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def client_file(state: str | os.PathLike[str] | None = None) -> Path:
-    """The file that `serve` wrote for this user: below `state` (or STOKEHOLD_STATE) if one is named, else in the home."""
+    """The file that `serve` wrote for this user: below `state` (or STOKEHOLD_STATE) if one is named, else in the
+    home."""
     named = state or os.environ.get("STOKEHOLD_STATE")
     if named:
         return Path(named) / "client.json"
@@ -30,9 +31,15 @@ def client_file(state: str | os.PathLike[str] | None = None) -> Path:
     return (Path(base) if base else Path.home() / ".config") / "stokehold" / "client.json"
 
 
-def load(url: str | None = None, token: str | None = None, ca: str | None = None, *,
-         state: str | os.PathLike[str] | None = None) -> Settings:
-    """Settings from the arguments, else STOKEHOLD_URL, STOKEHOLD_TOKEN and STOKEHOLD_CA, else the file, else the default URL.
+def load(
+    url: str | None = None,
+    token: str | None = None,
+    ca: str | None = None,
+    *,
+    state: str | os.PathLike[str] | None = None,
+) -> Settings:
+    """Settings from the arguments, else STOKEHOLD_URL, STOKEHOLD_TOKEN and STOKEHOLD_CA, else the file, else the
+    default URL.
 
     Raises SettingsError if the file is there and cannot be used."""
     environment = os.environ
@@ -46,7 +53,8 @@ def load(url: str | None = None, token: str | None = None, ca: str | None = None
 
 
 def read(path: Path) -> Settings:
-    """The settings in `path`, defaults if it does not exist. Raises SettingsError; refuses a file that others may write."""
+    """The settings in `path`, defaults if it does not exist. Raises SettingsError; refuses a file that others may
+    write."""
     try:
         mode = path.stat().st_mode
         data = path.read_bytes()

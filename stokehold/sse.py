@@ -43,7 +43,11 @@ class Events:
         for line in self._lines.feed(piece):
             if not line:
                 if self._data:
-                    yield Event(name=self._name or "message", data=msgspec.json.decode(b"\n".join(self._data), type=dict), id=self._id)
+                    yield Event(
+                        name=self._name or "message",
+                        data=msgspec.json.decode(b"\n".join(self._data), type=dict),
+                        id=self._id,
+                    )
                 self._name, self._data = "", []
                 continue
             field, _, value = line.partition(b":")

@@ -1,4 +1,5 @@
-"""The HTTP sessions of the SDK: which versions they may speak, whom they trust, and niquests' errors in our own words."""
+"""The HTTP sessions of the SDK: which versions they may speak, whom they trust, and niquests' errors in our own
+words."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ import niquests
 from niquests.exceptions import RequestException
 
 from stokehold import errors, replies
-from stokehold.version import __version__
 from stokehold.settings import Settings
+from stokehold.version import __version__
 from stokehold.wire import Ask
 
 Http = Literal["auto", 1, 2, 3]
@@ -45,14 +46,20 @@ def options(http: Http, url: str, pool: int = POOL) -> dict[str, Any]:
     if http not in ("auto", 1, 2, 3):
         raise errors.SettingsError(f"http={http!r}: want auto, 1, 2 or 3")
     chosen: dict[str, Any] = {
-        "disable_http1": http in (2, 3), "disable_http2": http in (1, 3), "disable_http3": http in (1, 2),
-        "pool_connections": 4, "pool_maxsize": pool, "revocation_configuration": None,
+        "disable_http1": http in (2, 3),
+        "disable_http2": http in (1, 3),
+        "disable_http3": http in (1, 2),
+        "pool_connections": 4,
+        "pool_maxsize": pool,
+        "revocation_configuration": None,
     }
     parts = urlsplit(url)
     if http == 3:
         if parts.scheme != "https":
             raise errors.SettingsError("HTTP/3 needs an https URL")
-        chosen["quic_cache_layer"] = {(parts.hostname or "", parts.port or 443): (parts.hostname or "", parts.port or 443)}
+        chosen["quic_cache_layer"] = {
+            (parts.hostname or "", parts.port or 443): (parts.hostname or "", parts.port or 443)
+        }
     return chosen
 
 

@@ -12,7 +12,8 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """CPU seconds so far. The spawner's include its workers and all that it has reaped: sandboxes and their commands."""
+    """CPU seconds so far. The spawner's include its workers and all that it has reaped: sandboxes and their
+    commands."""
 
     gateway_s: float
     spawner_s: float
@@ -32,7 +33,8 @@ class Share(msgspec.Struct, frozen=True):
 
 
 def usage(gateway: int | None, spawner: int | None) -> Usage:
-    """CPU seconds of these processes (None: 0), of all kernel threads, and idle ones of the machine, since each began."""
+    """CPU seconds of these processes (None: 0), of all kernel threads, and idle ones of the machine, since each
+    began."""
     tree = 0.0
     kernel = 0.0
     for pid in procfs.pids():
@@ -47,14 +49,20 @@ def usage(gateway: int | None, spawner: int | None) -> Usage:
 def shares(before: Usage, after: Usage, client_s: float, seconds: float) -> Share:
     """How the time between two looks, `seconds` apart, was spent."""
     whole = seconds * (os.cpu_count() or 1)
-    gateway, spawner, kernel, client, idle = (max(0.0, part) / whole for part in (
-        after.gateway_s - before.gateway_s, after.spawner_s - before.spawner_s, after.kernel_s - before.kernel_s, client_s,
-        after.idle_s - before.idle_s))
+    gateway, spawner, kernel, client, idle = (
+        max(0.0, part) / whole
+        for part in (
+            after.gateway_s - before.gateway_s,
+            after.spawner_s - before.spawner_s,
+            after.kernel_s - before.kernel_s,
+            client_s,
+            after.idle_s - before.idle_s,
+        )
+    )
     other = max(0.0, 1.0 - gateway - spawner - kernel - client - idle)
     return Share(gateway=gateway, spawner=spawner, kernel_threads=kernel, client=client, idle=idle, other=other)
 
 
 def _idle_s() -> float:
-    with open("/proc/stat", encoding="ascii") as file:
-        fields = file.readline().split()
+    fields = (procfs.PROC / "stat").read_text().partition("\n")[0].split()
     return (int(fields[4]) + int(fields[5])) / _TICK

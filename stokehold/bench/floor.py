@@ -1,8 +1,8 @@
-"""`bench floor`: the spawner's own plan, made and destroyed by C alone. Starts the measuring program; computes nothing itself."""
+"""`bench floor`: the spawner's own plan, made and destroyed by C alone. Starts the measuring program; computes
+nothing itself."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 
 import msgspec
@@ -16,7 +16,8 @@ class FloorFailed(Exception):
 
 
 class Floor(msgspec.Struct, frozen=True):
-    """`rate`: sandboxes made and destroyed a second; `plan`: the steps of each; `superblocks`: file systems that one adds."""
+    """`rate`: sandboxes made and destroyed a second; `plan`: the steps of each; `superblocks`: file systems that
+    one adds."""
 
     rate: float
     plan: list[str] | str
@@ -28,17 +29,31 @@ class Floor(msgspec.Struct, frozen=True):
 
 
 def measure(where: Places, *, seconds: float, workers: int, exec: bool = False, role: str = "lease") -> Floor:
-    """Measure for `seconds`; with `exec`, a small program is entered and run in each sandbox. Raises FloorFailed, CannotServe."""
+    """Measure for `seconds`; with `exec`, a small program is entered and run in each sandbox. Raises FloorFailed,
+    CannotServe."""
     binary = serve.spawner_binary()
     layer = where.layers / "host"
     if not layer.is_dir():
         raise FloorFailed(f"{layer} is missing: start the service once (`stokehold serve`), which makes it")
-    argv = [str(binary), "floor", "--layer", f"host={layer}", "--seconds", str(seconds), "--workers", str(workers), "--role", role,
-            *(["--exec"] if exec else [])]
+    argv = [
+        str(binary),
+        "floor",
+        "--layer",
+        f"host={layer}",
+        "--seconds",
+        str(seconds),
+        "--workers",
+        str(workers),
+        "--role",
+        role,
+        *(["--exec"] if exec else []),
+    ]
     asked = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     output, complaint = asked.communicate(timeout=seconds + 60)
     if asked.returncode != 0:
-        raise FloorFailed(complaint.decode(errors="replace")[-500:] or f"{os.path.basename(argv[0])} exited with {asked.returncode}")
+        raise FloorFailed(
+            complaint.decode(errors="replace")[-500:] or f"{binary.name} exited with {asked.returncode}"
+        )
     try:
         return msgspec.json.decode(output, type=Floor)
     except msgspec.DecodeError as problem:

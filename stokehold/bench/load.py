@@ -1,6 +1,7 @@
 """A load generator that costs little: one prepared request, sent again and again over HTTP/1.1, 2 or 3.
 
-It is not a client for people (`stokehold.client` is): no redirects, no retries; every reply is read whole and checked."""
+It is not a client for people (`stokehold.client` is): no redirects, no retries; every reply is read whole and
+checked."""
 
 from __future__ import annotations
 
@@ -50,9 +51,18 @@ class Target(msgspec.Struct, frozen=True):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Pseudo headers and headers of HTTP/2 and 3."""
-        sent = [(b":method", self.method.encode()), (b":scheme", b"https"), (b":path", self.path.encode()),
-                (b":authority", f"{self.host}:{self.port}".encode()), (b"authorization", f"Bearer {self.token}".encode())]
-        return [*sent, (b"content-type", b"application/json"), (b"content-length", str(len(self.body)).encode())] if self.body else sent
+        sent = [
+            (b":method", self.method.encode()),
+            (b":scheme", b"https"),
+            (b":path", self.path.encode()),
+            (b":authority", f"{self.host}:{self.port}".encode()),
+            (b"authorization", f"Bearer {self.token}".encode()),
+        ]
+        return (
+            [*sent, (b"content-type", b"application/json"), (b"content-length", str(len(self.body)).encode())]
+            if self.body
+            else sent
+        )
 
     def context(self, alpn: str) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca)
@@ -83,7 +93,8 @@ class Connection(Protocol):
 
 
 def load(target: Target, *, seconds: float, http: int, concurrency: int) -> Loaded:
-    """Send the request over and over for `seconds`, `concurrency` at once. Raises OSError if no connection can be made."""
+    """Send the request over and over for `seconds`, `concurrency` at once. Raises OSError if no connection can be
+    made."""
     return asyncio.run(_load(target, seconds, http, concurrency))
 
 
@@ -93,7 +104,9 @@ async def _load(target: Target, seconds: float, http: int, concurrency: int) -> 
     managers = []
     for _ in range(count):
         if http == 3:
-            configuration = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, cafile=target.ca, server_name=target.host)
+            configuration = QuicConfiguration(
+                is_client=True, alpn_protocols=H3_ALPN, cafile=target.ca, server_name=target.host
+            )
             manager = connect(target.host, target.port, configuration=configuration, create_protocol=_H3)
             quic = await manager.__aenter__()
             assert isinstance(quic, _H3)
@@ -140,7 +153,11 @@ def _cpu_s() -> float:
 class _H1:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: Target) -> None:
         self._reader, self._writer = reader, writer
-        lines = [f"{target.method} {target.path} HTTP/1.1", f"host: {target.host}:{target.port}", f"authorization: Bearer {target.token}"]
+        lines = [
+            f"{target.method} {target.path} HTTP/1.1",
+            f"host: {target.host}:{target.port}",
+            f"authorization: Bearer {target.token}",
+        ]
         if target.body:
             lines += ["content-type: application/json", f"content-length: {len(target.body)}"]
         self._request = "\r\n".join(lines).encode() + b"\r\n\r\n" + target.body
@@ -211,7 +228,8 @@ class _H2(asyncio.Protocol):
     async def open(cls, target: Target) -> _H2:
         context = target.context("h2") if target.url.startswith("https") else None
         _, protocol = await asyncio.get_running_loop().create_connection(
-            lambda: cls(target), target.host, target.port, ssl=context)
+            lambda: cls(target), target.host, target.port, ssl=context
+        )
         return protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

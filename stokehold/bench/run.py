@@ -1,7 +1,8 @@
 """`bench run`: calls a second through `/v1/run`, beside the ceiling that the parts of a call set.
 
 ceiling = cores ÷ (CPU seconds of the gateway and spawner for one request to an empty route
-                   + CPU seconds of one sandbox made, entered, run and destroyed by C alone), all measured in this run."""
+                   + CPU seconds of one sandbox made, entered, run and destroyed by C alone),
+all measured in this run."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class NotMeasurable(Exception):
 
 
 class RunBench(msgspec.Struct, frozen=True):
-    """Figures of one run. `cpu` says where the machine's CPU seconds went while it was loaded, as shares of all cores."""
+    """Figures of one run. `cpu` says where the machine's CPU seconds went while it was loaded, as shares of all
+    cores."""
 
     rate: float
     ceiling: float
@@ -57,10 +59,18 @@ def measure(where: Places, *, seconds: float, http: int, connections: int) -> Ru
     sandbox_cpu_s = alone.cpu_s / alone.made if alone.made and alone.cpu_s else (os.cpu_count() or 1) / alone.rate
     ceiling = (os.cpu_count() or 1) / (empty_cpu_s + sandbox_cpu_s)
     return RunBench(
-        rate=loaded.rate, ceiling=ceiling, ratio=loaded.rate / ceiling, p50_ms=loaded.percentile_ms(0.50),
-        p99_ms=loaded.percentile_ms(0.99), failed=loaded.failed, http=http, connections=connections,
-        empty_route_cpu_ms=empty_cpu_s * 1e3, sandbox_cpu_ms=sandbox_cpu_s * 1e3,
-        cpu=shares(before, after, loaded.cpu_s, took))
+        rate=loaded.rate,
+        ceiling=ceiling,
+        ratio=loaded.rate / ceiling,
+        p50_ms=loaded.percentile_ms(0.50),
+        p99_ms=loaded.percentile_ms(0.99),
+        failed=loaded.failed,
+        http=http,
+        connections=connections,
+        empty_route_cpu_ms=empty_cpu_s * 1e3,
+        sandbox_cpu_ms=sandbox_cpu_s * 1e3,
+        cpu=shares(before, after, loaded.cpu_s, took),
+    )
 
 
 def _accepted(status: int, body: bytes) -> bool:

@@ -15,9 +15,12 @@ app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
-def floor(seconds: Annotated[float, typer.Option(help="How long.")] = 5.0,
-          workers: Annotated[int, typer.Option(help="Processes that make sandboxes at once.")] = 16,
-          state: shown.State = None, as_json: shown.Json = False) -> None:
+def floor(
+    seconds: Annotated[float, typer.Option(help="How long.")] = 5.0,
+    workers: Annotated[int, typer.Option(help="Processes that make sandboxes at once.")] = 16,
+    state: shown.State = None,
+    as_json: shown.Json = False,
+) -> None:
     """How many sandboxes a second the kernel makes and destroys: the spawner's own plan, by C alone (as root)."""
     from stokehold.bench import floor as measuring
     from stokehold.service import serve
@@ -31,11 +34,15 @@ def floor(seconds: Annotated[float, typer.Option(help="How long.")] = 5.0,
 
 
 @app.command("run")
-def bench_run(seconds: Annotated[float, typer.Option(help="How long.")] = 10.0,
-              http: Annotated[int, typer.Option(help="1, 2 or 3.")] = 1,
-              connections: Annotated[int, typer.Option(help="Requests at once.")] = 16,
-              state: shown.State = None, as_json: shown.Json = False) -> None:
-    """How many calls a second the service judges, beside the ceiling that its own parts set (as root, on its machine)."""
+def bench_run(
+    seconds: Annotated[float, typer.Option(help="How long.")] = 10.0,
+    http: Annotated[int, typer.Option(help="1, 2 or 3.")] = 1,
+    connections: Annotated[int, typer.Option(help="Requests at once.")] = 16,
+    state: shown.State = None,
+    as_json: shown.Json = False,
+) -> None:
+    """How many calls a second the service judges, beside the ceiling that its own parts set (as root, on its
+    machine)."""
     from stokehold.bench import floor as measuring
     from stokehold.bench import run as running
     from stokehold.service import serve
@@ -55,5 +62,9 @@ def _show(found: msgspec.Struct, as_json: bool) -> None:
     if as_json:
         shown.give(found)
     else:
-        shown.pairs({name: f"{value:.4g}" if isinstance(value, float) else value
-                     for name, value in msgspec.structs.asdict(found).items()})
+        shown.pairs(
+            {
+                name: f"{value:.4g}" if isinstance(value, float) else value
+                for name, value in msgspec.structs.asdict(found).items()
+            }
+        )

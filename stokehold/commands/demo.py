@@ -75,15 +75,18 @@ def judge(client: Client) -> None:
         cached = " (from the cache)" if reply.compile.cached else ""
         shown.line(f"  compile  {reply.compile.status}, {shown.milliseconds(reply.compile.wall_ns)}{cached}")
     for one in reply.runs:
-        shown.line(f"  {one.name:8} {verdict(one)}, {shown.milliseconds(one.cpu_ns)} CPU, "
-                   f"{shown.milliseconds(one.wall_ns)} wall, {shown.size(one.memory_bytes)} memory")
+        shown.line(
+            f"  {one.name:8} {verdict(one)}, {shown.milliseconds(one.cpu_ns)} CPU, "
+            f"{shown.milliseconds(one.wall_ns)} wall, {shown.size(one.memory_bytes)} memory"
+        )
     shown.line(f"  verdict  {reply.status}")
     if not reply.ok:
         shown.stop(shown.OURS, "the program should have been Accepted")
 
 
 def hold(client: Client) -> None:
-    """Hold a sandbox, write with one command, read with another. Ends the demo unless the second reads what the first wrote."""
+    """Hold a sandbox, write with one command, read with another. Ends the demo unless the second reads what the
+    first wrote."""
     step("holding a session: one command writes, another reads")
     with client.lease(ttl_s=300, metadata={"job": "demo"}) as lease:
         shown.line(f"  lease    {lease.id}")

@@ -14,8 +14,20 @@ from stokehold.client import Client
 from stokehold.commands import shown
 
 EXTENSIONS = {
-    ".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp", ".c++": "cpp", ".py": "python", ".js": "node", ".mjs": "node",
-    ".cjs": "node", ".java": "java", ".go": "go", ".rs": "rust", ".sh": "bash", ".bash": "bash",
+    ".c": "c",
+    ".cpp": "cpp",
+    ".cc": "cpp",
+    ".cxx": "cpp",
+    ".c++": "cpp",
+    ".py": "python",
+    ".js": "node",
+    ".mjs": "node",
+    ".cjs": "node",
+    ".java": "java",
+    ".go": "go",
+    ".rs": "rust",
+    ".sh": "bash",
+    ".bash": "bash",
 }
 
 
@@ -26,13 +38,16 @@ def language_of(file: Path) -> str | None:
 
 def tests_in(folder: Path) -> list[dict[str, Any]]:
     """Tests of a directory in natural order: NAME.in with NAME.ans (or NAME.out); without an answer it only runs."""
+
     def order(path: Path) -> tuple[bool, int, str]:
         return (not path.stem.isdigit(), int(path.stem) if path.stem.isdigit() else 0, path.stem)
 
     tests = []
     for given in sorted(folder.glob("*.in"), key=order):
         test: dict[str, Any] = {"name": given.stem, "stdin": given.read_bytes()}
-        answer = next((given.with_suffix(ending) for ending in (".ans", ".out") if given.with_suffix(ending).exists()), None)
+        answer = next(
+            (given.with_suffix(ending) for ending in (".ans", ".out") if given.with_suffix(ending).exists()), None
+        )
         if answer:
             test["expected"] = answer.read_bytes()
         tests.append(test)
@@ -43,8 +58,9 @@ def run(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The program's source.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARG]...", help="The program's arguments.")] = None,
     language: Annotated[str | None, typer.Option("--language", "-l", help="Default: by the file's extension.")] = None,
-    tests: Annotated[Path | None, typer.Option("--tests", exists=True, file_okay=False, metavar="DIR",
-                                               help="1.in, 1.ans, 2.in, …")] = None,
+    tests: Annotated[
+        Path | None, typer.Option("--tests", exists=True, file_okay=False, metavar="DIR", help="1.in, 1.ans, 2.in, …")
+    ] = None,
     checker: Annotated[str | None, typer.Option(help="exact, lines, tokens or floats:E.")] = None,
     cpu_ms: Annotated[float | None, typer.Option(help="CPU time limit.")] = None,
     memory_mb: Annotated[float | None, typer.Option(help="Memory limit.")] = None,
@@ -56,7 +72,11 @@ def run(
     chosen = language or language_of(file)
     if chosen is None:
         shown.stop(shown.USAGE, f"{file}: which language? Say --language; known endings: {' '.join(EXTENSIONS)}")
-    fields: dict[str, Any] = {"args": arguments or None, "checker": checker, "compile": {"flags": flag} if flag else None}
+    fields: dict[str, Any] = {
+        "args": arguments or None,
+        "checker": checker,
+        "compile": {"flags": flag} if flag else None,
+    }
     limits = {name: value for name, value in (("cpu_ms", cpu_ms), ("memory_mb", memory_mb)) if value is not None}
     fields["limits"] = limits or None
     if tests:
@@ -79,9 +99,19 @@ def show(reply: replies.RunReply, *, many: bool) -> None:
     if reply.compile and reply.compile.stderr:
         shown.say(replies.value_bytes(reply.compile.stderr).decode(errors="replace").rstrip())
     if many:
-        shown.table(("test", "verdict", "cpu", "wall", "memory"), [
-            (one.name, verdict(one), shown.milliseconds(one.cpu_ns), shown.milliseconds(one.wall_ns), shown.size(one.memory_bytes))
-            for one in reply.runs])
+        shown.table(
+            ("test", "verdict", "cpu", "wall", "memory"),
+            [
+                (
+                    one.name,
+                    verdict(one),
+                    shown.milliseconds(one.cpu_ns),
+                    shown.milliseconds(one.wall_ns),
+                    shown.size(one.memory_bytes),
+                )
+                for one in reply.runs
+            ],
+        )
         shown.say(reply.status)
         return
     for one in reply.runs:
@@ -89,8 +119,10 @@ def show(reply: replies.RunReply, *, many: bool) -> None:
         sys.stdout.buffer.flush()
         sys.stderr.buffer.write(one.err)
         sys.stderr.buffer.flush()
-        shown.say(f"{verdict(one)}: {shown.milliseconds(one.cpu_ns)} CPU, {shown.milliseconds(one.wall_ns)} wall, "
-                  f"{shown.size(one.memory_bytes)}")
+        shown.say(
+            f"{verdict(one)}: {shown.milliseconds(one.cpu_ns)} CPU, {shown.milliseconds(one.wall_ns)} wall, "
+            f"{shown.size(one.memory_bytes)}"
+        )
     if not reply.runs:
         shown.say(reply.status)
 

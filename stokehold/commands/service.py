@@ -21,8 +21,12 @@ Tenant = Annotated[str, typer.Option(help="The tenant that the token speaks for.
 def serve(
     detach: Annotated[bool, typer.Option("--detach", help="Return once the service is ready.")] = False,
     state: shown.State = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="HTTP/1.1, 2 (TCP) and 3 (UDP), with TLS.")] = "127.0.0.1:8443",
-    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Plain HTTP/1.1 and h2c, behind an ingress.")] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="HTTP/1.1, 2 (TCP) and 3 (UDP), with TLS.")
+    ] = "127.0.0.1:8443",
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Plain HTTP/1.1 and h2c, behind an ingress.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings of the gateway (TOML).")] = None,
 ) -> None:
     """Serve on this machine until told to stop."""
@@ -31,7 +35,9 @@ def serve(
 
     try:
         service.require(sys.argv[1:])
-        code = service.serve(places(state), service.Ask(listen=listen, http=http, config=config, detach=detach), shown.say)
+        code = service.serve(
+            places(state), service.Ask(listen=listen, http=http, config=config, detach=detach), shown.say
+        )
     except (service.CannotServe, Failed) as problem:
         shown.stop(shown.OURS, str(problem))
     raise typer.Exit(code)
@@ -62,12 +68,16 @@ def status(state: shown.State = None, as_json: shown.Json = False) -> None:
         shown.give(found)
         return
     running = found.gateway.pid is not None
-    shown.pairs({
-        "gateway": f"{found.gateway.url} (pid {found.gateway.pid}, version {found.gateway.version})" if running else "not running",
-        "spawner": f"pid {found.spawner.pid}" if found.spawner.pid else "not running",
-        "sandboxes": ", ".join(f"{count} {name}" for name, count in found.sandboxes.items()) or "none",
-        "resources": ", ".join(f"{count} {name}" for name, count in msgspec.to_builtins(found.resources).items()),
-    })
+    shown.pairs(
+        {
+            "gateway": f"{found.gateway.url} (pid {found.gateway.pid}, version {found.gateway.version})"
+            if running
+            else "not running",
+            "spawner": f"pid {found.spawner.pid}" if found.spawner.pid else "not running",
+            "sandboxes": ", ".join(f"{count} {name}" for name, count in found.sandboxes.items()) or "none",
+            "resources": ", ".join(f"{count} {name}" for name, count in msgspec.to_builtins(found.resources).items()),
+        }
+    )
 
 
 def env(state: shown.State = None) -> None:
@@ -95,7 +105,11 @@ def token(
     except ValueError as problem:
         shown.stop(shown.USAGE, str(problem))
     except OSError as problem:
-        remedy = "the service makes it at its first start" if os.geteuid() == 0 else "only root reads it: sudo stokehold token"
+        remedy = (
+            "the service makes it at its first start"
+            if os.geteuid() == 0
+            else "only root reads it: sudo stokehold token"
+        )
         shown.stop(shown.USAGE, f"{where.secret}: {problem.strerror}; {remedy}")
 
 

@@ -20,8 +20,15 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-State = Annotated[str | None, typer.Option("--state", metavar="DIR", envvar="STOKEHOLD_STATE",
-                                           help="State directory of the service (default /var/lib/stokehold).")]
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        metavar="DIR",
+        envvar="STOKEHOLD_STATE",
+        help="State directory of the service (default /var/lib/stokehold).",
+    ),
+]
 
 
 def say(line: str) -> None:
@@ -50,7 +57,9 @@ def code_of(error: errors.StokeholdError) -> int:
     """The exit code for a failure: wrong usage, no service, or a fault of the service's."""
     if isinstance(error, errors.ConnectionFailed):
         return NO_SERVICE
-    if isinstance(error, errors.ApiError) and error.status < 500 and error.status != 429 or isinstance(error, errors.SettingsError):
+    if isinstance(error, errors.SettingsError):
+        return USAGE
+    if isinstance(error, errors.ApiError) and error.status < 500 and error.status != 429:
         return USAGE
     return OURS
 
@@ -61,7 +70,10 @@ def failures(fault: int | None = None) -> Iterator[None]:
     try:
         yield
     except errors.ConnectionFailed as problem:
-        stop(NO_SERVICE if fault is None else fault, f"{problem}\n  Is a service running? Start one with `stokehold serve --detach`.")
+        stop(
+            NO_SERVICE if fault is None else fault,
+            f"{problem}\n  Is a service running? Start one with `stokehold serve --detach`.",
+        )
     except errors.StokeholdError as problem:
         request = f" (request {problem.request_id})" if problem.request_id else ""
         stop(code_of(problem) if fault is None else fault, f"{problem}{request}")

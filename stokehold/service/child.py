@@ -37,8 +37,16 @@ def delay_s(quick_deaths: int) -> float:
 class Child:
     """A command kept running. After `died()`, `due` is when to `start()` it again; None: it runs, or was given up."""
 
-    def __init__(self, name: str, argv: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None,
-                 *, announces: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        output: IO[bytes] | None,
+        *,
+        announces: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.name = name
         self.argv = list(argv)
         self.process: subprocess.Popen[bytes] | None = None
@@ -57,13 +65,21 @@ class Child:
         return self.process.pid if self.process else None
 
     def start(self) -> None:
-        """Start it. `announces`: its stdout is a pipe, `process.stdout`, else it goes where stderr goes. Raises OSError."""
+        """Start it. `announces`: its stdout is a pipe, `process.stdout`, else it goes where stderr goes. Raises
+        OSError."""
         self.due = None
         self._started = self._clock()
         self.process = subprocess.Popen(
-            self.argv, env=self._environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if self._announces else self._output, stderr=self._output,
-            bufsize=0, process_group=0, preexec_fn=_die_with_parent, cwd="/")
+            self.argv,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if self._announces else self._output,
+            stderr=self._output,
+            bufsize=0,
+            process_group=0,
+            preexec_fn=_die_with_parent,
+            cwd="/",
+        )
         self.pidfd = os.pidfd_open(self.process.pid)
 
     def died(self) -> str:
@@ -85,7 +101,8 @@ class Child:
                 self.process.send_signal(number)
 
     def end(self, patience_s: float, poke: Callable[[], bool] = lambda: False) -> bool:
-        """SIGTERM, then SIGKILL once `patience_s` passed or `poke()` says that the operator is tired. True if it went by itself."""
+        """SIGTERM, then SIGKILL once `patience_s` passed or `poke()` says that the operator is tired. True if it
+        went by itself."""
         self.due = None
         if self.process is None:
             return True

@@ -16,8 +16,8 @@ from stokehold.settings import Settings
 def write(where: Places, url: str) -> Path | None:
     """Write settings for the user who started the service; the file, or None if none is wanted or could be written.
 
-    The authority's certificate is copied beside it, since only the gateway reads its own directory. With a state directory of
-    its own a service writes there, and never into anyone's home."""
+    The authority's certificate is copied beside it, since only the gateway reads its own directory. With a state
+    directory of its own a service writes there, and never into anyone's home."""
     uid, gid, home = (0, 0, Path()) if where.private else privilege.asker()
     target = where.client if where.private else home / ".config" / "stokehold" / "client.json"
     if not where.private and os.environ.get("STOKEHOLD_NO_CLIENT_FILE"):

@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from stokehold.service import serve
+from stokehold.service import procfs, serve
 from stokehold.service.hostlimits import WANTED
 
 LEASE_PROCESSES = 2
@@ -32,7 +32,8 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """One limit of the host, how many leases it allows (None: no bound), and the command that raises it ("" : as wanted)."""
+    """One limit of the host, how many leases it allows (None: no bound), and the command that raises it ("" : as
+    wanted)."""
 
     name: str
     value: int
@@ -53,13 +54,18 @@ def examine() -> Report:
     """Look at the host. Without root most needs cannot be tried, and the report says so."""
     needs = _needs()
     limits = _limits()
-    return Report(ok=all(need.met for need in needs), needs=needs, limits=limits,
-                  leases=min(limit.leases for limit in limits if limit.leases is not None))
+    return Report(
+        ok=all(need.met for need in needs),
+        needs=needs,
+        limits=limits,
+        leases=min(limit.leases for limit in limits if limit.leases is not None),
+    )
 
 
 def _needs() -> list[Need]:
-    asked = subprocess.run([sys.executable, "-P", "-m", "guard.preflight", "--json"], capture_output=True,
-                           timeout=30, check=False)
+    asked = subprocess.run(
+        [sys.executable, "-P", "-m", "guard.preflight", "--json"], capture_output=True, timeout=30, check=False
+    )
     try:
         needs = [msgspec.convert(need, Need) for need in json.loads(asked.stdout)["needs"]]
     except (ValueError, KeyError):
@@ -97,5 +103,5 @@ def _limits() -> list[Limit]:
 
 
 def _memory() -> int:
-    with open("/proc/meminfo", encoding="ascii") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    lines = (procfs.PROC / "meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -1,4 +1,5 @@
-"""Limits of the host that a service meets first, and raising them. Knows files under /proc/sys; changes nothing downwards."""
+"""Limits of the host that a service meets first, and raising them. Knows files under /proc/sys; changes nothing
+downwards."""
 
 from __future__ import annotations
 

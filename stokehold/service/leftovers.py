@@ -17,7 +17,8 @@ PATIENCE_S = 10.0
 
 
 def clean(where: Places) -> None:
-    """End processes of this service that have no supervisor any more; remove its control groups, socket and state files."""
+    """End processes of this service that have no supervisor any more; remove its control groups, socket and state
+    files."""
     names = {where.cgroup}
     own = {os.getpid(), os.getppid()}
     limit = time.monotonic() + PATIENCE_S

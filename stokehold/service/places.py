@@ -106,7 +106,7 @@ def write_whole(path: Path, data: bytes, mode: int = 0o644) -> None:
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -1,4 +1,5 @@
-"""Reading /proc: processes, their mounts and their network namespaces. Interprets nothing; what vanished meanwhile is absent."""
+"""Reading /proc: processes, their mounts and their network namespaces. Interprets nothing; what vanished meanwhile
+is absent."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 def pids() -> list[int]:
-    return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
 
 
 def comm(pid: int) -> str:
@@ -49,9 +50,10 @@ def cgroups(pid: int) -> list[str]:
 
 
 def namespace(pid: int | str, kind: str) -> str | None:
-    """What identifies its namespace of that kind (`net:[4026531840]`); None if it is gone, a zombie, or out of reach."""
+    """What identifies its namespace of that kind (`net:[4026531840]`); None if it is gone, a zombie, or out of
+    reach."""
     try:
-        return os.readlink(PROC / str(pid) / "ns" / kind)
+        return str((PROC / str(pid) / "ns" / kind).readlink())
     except OSError:
         return None
 
@@ -60,12 +62,12 @@ def descriptors(pid: int) -> Iterator[str]:
     """What its descriptors point at."""
     folder = PROC / str(pid) / "fd"
     try:
-        names = os.listdir(folder)
+        entries = list(folder.iterdir())
     except OSError:
         return
-    for name in names:
+    for entry in entries:
         try:
-            yield os.readlink(folder / name)
+            yield str(entry.readlink())
         except OSError:
             continue
 
@@ -81,12 +83,15 @@ def mounts(pid: int | str) -> list[Mount]:
         left, _, right = line.partition(" - ")
         fields, rest = left.split(), right.split(" ", 2)
         if len(fields) >= 6 and len(rest) == 3:
-            found.append(Mount(device=fields[2], root=fields[3], point=fields[4], kind=rest[0], source=rest[1], options=rest[2]))
+            found.append(
+                Mount(device=fields[2], root=fields[3], point=fields[4], kind=rest[0], source=rest[1], options=rest[2])
+            )
     return found
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and its reaped children (proc_pid_stat(5): utime, stime, cutime, cstime); 0 if it is gone."""
+    """CPU seconds of a process and its reaped children (proc_pid_stat(5): utime, stime, cutime, cstime); 0 if it
+    is gone."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except OSError:

@@ -1,13 +1,15 @@
 """What exists on this host and is ours, found by looking: nobody who runs is asked. Counts; changes nothing.
 
-Ours are: processes in control groups named `stokehold` or `stokehold-<8 hex>`, the spawner with all that descends from it,
-the supervisor and its gateway; every mount in the mount namespaces of sandboxed processes, and elsewhere those whose source
-bears our name or that show a part of our state; the network namespaces that our processes live in or hold open."""
+Ours are: processes in control groups named `stokehold` or `stokehold-<8 hex>`, the spawner with all that descends
+from it, the supervisor and its gateway; every mount in the mount namespaces of sandboxed processes, and elsewhere
+those whose source bears our name or that show a part of our state; the network namespaces that our processes live
+in or hold open."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import re
@@ -87,7 +89,9 @@ def our_processes(where: Places) -> set[int]:
     for pid in procfs.pids():
         argv = procfs.cmdline(pid)
         named = Path(argv[0]).name == SPAWNER if argv else procfs.comm(pid) == SPAWNER[:15]
-        if (named and (not where.private or _follows(argv, "--cgroup", where.cgroup))) or (_is_gateway(argv) and (not where.private or _follows(argv, "--config", str(where.config)))):
+        if (named and (not where.private or _follows(argv, "--cgroup", where.cgroup))) or (
+            _is_gateway(argv) and (not where.private or _follows(argv, "--config", str(where.config)))
+        ):
             found.add(pid)
     service = read_service(where)
     if service and held(where.lock):
@@ -101,7 +105,7 @@ def _is_gateway(argv: list[str]) -> bool:
 
 
 def _follows(argv: list[str], option: str, value: str) -> bool:
-    return any(a == option and b == value for a, b in zip(argv, argv[1:], strict=False))
+    return any(a == option and b == value for a, b in itertools.pairwise(argv))
 
 
 def _in_group(pid: int) -> bool:
@@ -125,13 +129,15 @@ def _mounts(where: Places, processes: set[int]) -> tuple[int, int]:
     uppers: set[str] = set()
     for name, pid in namespaces.items():
         for mount in procfs.mounts(pid):
-            ours = mount.source.startswith("stokehold") or (mount.root.startswith(f"{where.state}/") and mount.root != mount.point)
+            ours = mount.source.startswith("stokehold") or (
+                mount.root.startswith(f"{where.state}/") and mount.root != mount.point
+            )
             if name in sandboxed or ours:
                 total += 1
                 if mount.kind == "overlay" and "upperdir=" in mount.options:
                     uppers.add(mount.device)
     with contextlib.suppress(OSError):
-        uppers.update(os.listdir(where.state / "uppers"))
+        uppers.update(entry.name for entry in (where.state / "uppers").iterdir())
     return total, len(uppers)
 
 
@@ -155,8 +161,9 @@ def _loops(where: Places) -> int:
 
 
 def _containers(where: Places) -> int:
-    """Docker containers of ours, running or not. A private state directory has none: they are named for the default one."""
-    if where.private or not os.path.exists(DOCKER):
+    """Docker containers of ours, running or not. A private state directory has none: they are named for the
+    default one."""
+    if where.private or not Path(DOCKER).exists():
         return 0
     connection = http.client.HTTPConnection("docker", timeout=2)
     connection.sock = socket.socket(socket.AF_UNIX)

@@ -33,7 +33,8 @@ class CannotServe(Exception):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What the command line asked for. `listen` and `http` are HOST:PORT; `config` a TOML file laid over the defaults."""
+    """What the command line asked for. `listen` and `http` are HOST:PORT; `config` a TOML file laid over the
+    defaults."""
 
     listen: str = "127.0.0.1:8443"
     http: str | None = None
@@ -54,7 +55,9 @@ def serve(where: Places, ask: Ask, say: Callable[[str], None]) -> int:
         return 0
     try:
         if ask.detach:
-            return _detached(where, lambda tell: _serve_locked(where, url, health, settings, binary, tell.say, tell.done), say)
+            return _detached(
+                where, lambda tell: _serve_locked(where, url, health, settings, binary, tell.say, tell.done), say
+            )
         _serve_locked(where, url, health, settings, binary, say, lambda: say(f"serving at {url}"))
         return 0
     finally:
@@ -64,8 +67,12 @@ def serve(where: Places, ask: Ask, say: Callable[[str], None]) -> int:
 def preflight() -> None:
     """Ask `guard.preflight`, in a process of its own, whether this host can make sandboxes. Raises CannotServe."""
     try:
-        asked = subprocess.run([sys.executable, "-P", "-m", "guard.preflight", "--json"], capture_output=True,
-                               timeout=PREFLIGHT_S, check=False)
+        asked = subprocess.run(
+            [sys.executable, "-P", "-m", "guard.preflight", "--json"],
+            capture_output=True,
+            timeout=PREFLIGHT_S,
+            check=False,
+        )
         report = json.loads(asked.stdout)
     except subprocess.TimeoutExpired as problem:
         raise CannotServe("this host did not answer the preflight checks in time; see `stokehold doctor`") from problem
@@ -83,7 +90,9 @@ def spawner_binary() -> Path:
     folder = Path(found.origin).parent if found and found.origin else None
     binary = folder / "bin" / "stokehold-spawner" if folder else None
     if binary is None or not os.access(binary, os.X_OK):
-        raise CannotServe(f"the spawner is not built: run `make -C {folder or 'runtimes/native'}` (needs gcc and libseccomp-dev)")
+        raise CannotServe(
+            f"the spawner is not built: run `make -C {folder or 'runtimes/native'}` (needs gcc and libseccomp-dev)"
+        )
     return binary
 
 
@@ -136,8 +145,15 @@ def _lock_or_find_running(where: Places, say: Callable[[str], None]) -> int | No
     raise CannotServe(f"another `stokehold serve` holds {where.lock} but its gateway does not answer; see {where.log}")
 
 
-def _serve_locked(where: Places, url: str, health: str, settings: dict[str, object], binary: Path,
-                  say: Callable[[str], None], on_ready: Callable[[], None]) -> None:
+def _serve_locked(
+    where: Places,
+    url: str,
+    health: str,
+    settings: dict[str, object],
+    binary: Path,
+    say: Callable[[str], None],
+    on_ready: Callable[[], None],
+) -> None:
     for line in hostlimits.raise_limits():
         say(f"raised {line}")
     try:
@@ -152,10 +168,26 @@ def _serve_locked(where: Places, url: str, health: str, settings: dict[str, obje
             raise Failed(f"the base layer cannot be made: {made.stderr.decode(errors='replace')[-500:]}")
         where.config.write_text(toml.dumps(settings))
         output = _child_output(where)
-        spawner = Child("spawner", [
-            str(binary), "serve", "--socket", str(where.socket), "--gateway-uid", str(GATEWAY_UID),
-            "--cgroup", where.cgroup, "--slot", str(number), "--layer", f"host={host}",
-        ], {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")}, output("spawner.log"), announces=True)
+        spawner = Child(
+            "spawner",
+            [
+                str(binary),
+                "serve",
+                "--socket",
+                str(where.socket),
+                "--gateway-uid",
+                str(GATEWAY_UID),
+                "--cgroup",
+                where.cgroup,
+                "--slot",
+                str(number),
+                "--layer",
+                f"host={host}",
+            ],
+            {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")},
+            output("spawner.log"),
+            announces=True,
+        )
         gateway = Child("gateway", _gateway_argv(where, binary), _gateway_environment(where), output("gateway.log"))
 
         def announce() -> None:
@@ -185,13 +217,33 @@ def _gateway_argv(where: Places, binary: Path) -> list[str]:
         raise CannotServe("the gateway package is not installed: run `make setup`")
     shown = dict.fromkeys((sys.prefix, sys.base_prefix, str(Path(found.origin).resolve().parent.parent)))
     exposed = [part for folder in shown if folder != "/usr" for part in ("--expose", folder)]
-    return [str(binary), "launch", "--uid", str(GATEWAY_UID), "--gid", str(GATEWAY_UID), *exposed, "--",
-            sys.executable, "-P", "-m", "gateway", "--config", str(where.config)]
+    return [
+        str(binary),
+        "launch",
+        "--uid",
+        str(GATEWAY_UID),
+        "--gid",
+        str(GATEWAY_UID),
+        *exposed,
+        "--",
+        sys.executable,
+        "-P",
+        "-m",
+        "gateway",
+        "--config",
+        str(where.config),
+    ]
 
 
 def _gateway_environment(where: Places) -> dict[str, str]:
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(where.gateway), "PYTHONSAFEPATH": "1",
-            "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "HOME": str(where.gateway),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 class _Tell:
@@ -217,7 +269,8 @@ class _Tell:
 
 
 def _detached(where: Places, body: Callable[[_Tell], None], say: Callable[[str], None]) -> int:
-    """Run `body` in a process of its own session; return once it says `done`. Raises Failed with what it says otherwise."""
+    """Run `body` in a process of its own session; return once it says `done`. Raises Failed with what it says
+    otherwise."""
     reading, writing = os.pipe()
     log = os.open(where.log / "serve.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
     child = os.fork()

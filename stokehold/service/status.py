@@ -11,7 +11,7 @@ from stokehold.service import probe, resources
 from stokehold.service.places import Places, read_service
 from stokehold.service.slot import held
 
-_SANDBOXES = re.compile(r'^stokehold_sandboxes\{(?P<labels>[^}]*)\} (?P<value>[0-9.e+]+)$', re.MULTILINE)
+_SANDBOXES = re.compile(r"^stokehold_sandboxes\{(?P<labels>[^}]*)\} (?P<value>[0-9.e+]+)$", re.MULTILINE)
 
 
 class GatewayStatus(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -43,10 +44,8 @@ def _stop_running(where: Places, say: Callable[[str], None]) -> int | None:
         service = read_service(where)
         if service and service.pid != asked:
             asked = service.pid
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(asked, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
         time.sleep(0.05)
     say("the service did not end in time")
     return None

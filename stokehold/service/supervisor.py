@@ -1,7 +1,9 @@
-"""Keeps the spawner and the gateway running until told to stop. One thread, one loop over pidfds, signals and due times.
+"""Keeps the spawner and the gateway running until told to stop. One thread, one loop over pidfds, signals and due
+times.
 
-Both children get SIGTERM from the kernel when this process dies, so even its `kill -9` leaves nothing running: the spawner
-ends every sandbox on its way out. (Leases survive the gateway, by design; they do not survive their supervisor.)"""
+Both children get SIGTERM from the kernel when this process dies, so even its `kill -9` leaves nothing running: the
+spawner ends every sandbox on its way out. (Leases survive the gateway, by design; they do not survive their
+supervisor.)"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ from typing import IO
 
 import msgspec
 
-from stokehold.version import __version__
 from stokehold.service.child import QUICK_DEATHS, Child
 from stokehold.service.places import Places, Service, write_whole
 from stokehold.service.probe import ready
+from stokehold.version import __version__
 
 SPAWNER_READY_S = 20.0
 GATEWAY_READY_S = 60.0
@@ -38,8 +40,18 @@ class Failed(Exception):
 class Supervisor:
     """Owns two children. `run()` returns after an orderly end and raises Failed otherwise; either way both are gone."""
 
-    def __init__(self, where: Places, url: str, health: str, spawner: Child, gateway: Child, *,
-                 say: Callable[[str], None], on_ready: Callable[[], None], logs: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self,
+        where: Places,
+        url: str,
+        health: str,
+        spawner: Child,
+        gateway: Child,
+        *,
+        say: Callable[[str], None],
+        on_ready: Callable[[], None],
+        logs: tuple[Path, ...] = (),
+    ) -> None:
         self._where = where
         self._url = url
         self._health = health
@@ -155,8 +167,14 @@ class Supervisor:
                 self._start(child)
 
     def _publish(self) -> None:
-        service = Service(pid=os.getpid(), url=self._url, version=__version__, gateway=self._gateway.pid,
-                          spawner=self._spawner.pid, health=self._health)
+        service = Service(
+            pid=os.getpid(),
+            url=self._url,
+            version=__version__,
+            gateway=self._gateway.pid,
+            spawner=self._spawner.pid,
+            health=self._health,
+        )
         write_whole(self._where.service, msgspec.json.encode(service))
 
     def _bound_logs(self) -> None:

@@ -13,7 +13,8 @@ YEAR_S = 365 * 24 * 3600
 
 
 def mint(secret: Path, *, tenant: str = "default", scopes: Sequence[str] = SCOPES, ttl_s: int = YEAR_S) -> str:
-    """A token for `tenant` that lasts `ttl_s` seconds. Raises OSError if the secret cannot be read, ValueError for bad asks."""
+    """A token for `tenant` that lasts `ttl_s` seconds. Raises OSError if the secret cannot be read, ValueError for
+    bad asks."""
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown or not scopes:
         raise ValueError(f"unknown scope {', '.join(unknown) or '(none)'}; known: {' '.join(SCOPES)}")
