@@ -27,7 +27,7 @@ _OURS: Final = 1000
 """Codes from here on are ours: an errno of a helper that broke, not of the file system."""
 
 _STAT, _LIST, _READ, _WRITE, _DELETE, _MOVE, _MKDIR, _CHMOD, _ARCHIVE, _EXTRACT = range(1, 11)
-_FOLLOW, _MKDIRS, _APPEND, _RECURSIVE, _HAS_MODE = 1, 2, 4, 8, 16
+_FOLLOW, _MKDIRS, _APPEND, _RECURSIVE, _HAS_MODE, _UNCHARGED = 1, 2, 4, 8, 16, 32
 _ACCOUNTS_MAX: Final = 256 << 10
 
 
@@ -111,8 +111,9 @@ class NativeFiles:
         await self._writing(_EXTRACT, path, user, b"", chunks)
 
     async def archive_to(self, path: str, fd: int, *, user: str = "0", limit: int) -> int:
-        """Raises FileFailure EFBIG once it would be larger than `limit` bytes."""
-        reply = await self._do(_ARCHIVE, path, user, u64(T.LIMIT, limit), [os.dup(fd)])
+        """Raises FileFailure EFBIG once it would be larger than `limit` bytes. The file is ours: so is its memory."""
+        more = u32(T.FLAGS, _UNCHARGED) + u64(T.LIMIT, limit)
+        reply = await self._do(_ARCHIVE, path, user, more, [os.dup(fd)])
         return next((number(value) for tag, value in fields(reply.payload) if tag == T.SIZE), 0)
 
     # -- how they travel ----------------------------------------------------------------------------------------------
