@@ -18,6 +18,7 @@ LEASE_DESCRIPTORS = 3
 LEASE_GROUPS = 3
 LEASE_MEMORY = 4 << 20
 """An idle lease: two processes' kernel memory, its groups, namespaces and superblocks."""
+CAP_SYS_RESOURCE = 24
 RESERVE = 512
 """Processes and descriptors that the host and the service itself need."""
 
@@ -89,17 +90,25 @@ def _limits() -> list[Limit]:
         return [Limit(key, now, leases, "" if now >= wanted.value else f"sysctl -w {key}={wanted.value}")]
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    ceiling = max(hard, values["fs.nr_open"].now() or 0)
+    raisable = _capable(CAP_SYS_RESOURCE)
+    ceiling = max(hard, values["fs.nr_open"].now() or 0) if raisable else hard
+    mend = "" if raisable or hard >= values["fs.nr_open"].value else "start it with LimitNOFILE=1048576 or CAP_SYS_RESOURCE"
     return [
         *setting("kernel.pid_max", LEASE_PROCESSES),
         *setting("kernel.threads-max", LEASE_PROCESSES),
         *setting("fs.mount-max", None),
         *setting("fs.inotify.max_user_instances", None),
         *setting("fs.inotify.max_user_watches", LEASE_GROUPS),
-        Limit("open files", ceiling, max(0, (ceiling - RESERVE) // LEASE_DESCRIPTORS), ""),
+        Limit("open files", ceiling, max(0, (ceiling - RESERVE) // LEASE_DESCRIPTORS), mend),
         Limit("control groups", 65_535, 65_535 - 16, ""),
         Limit("memory", _memory(), _memory() // LEASE_MEMORY, ""),
     ]
+
+
+def _capable(number: int) -> bool:
+    lines = (procfs.PROC / "self" / "status").read_text().splitlines()
+    held = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    return bool(held >> number & 1)
 
 
 def _memory() -> int:

@@ -45,8 +45,11 @@ def test_status_works_when_nothing_runs() -> None:
     done = runner.invoke(app, ["status", "--json"])
     assert done.exit_code == 0
     assert json.loads(done.stdout) == {
-        "gateway": {"pid": None, "url": None, "version": None}, "spawner": {"pid": None}, "sandboxes": {},
-        "resources": {"processes": 0, "mounts": 0, "cgroups": 0, "netns": 0, "uppers": 0, "loops": 0, "containers": 0}}
+        "gateway": {"pid": None, "url": None, "version": None},
+        "spawner": {"pid": None},
+        "sandboxes": {},
+        "resources": {"processes": 0, "mounts": 0, "cgroups": 0, "netns": 0, "uppers": 0, "loops": 0, "containers": 0},
+    }
 
 
 def test_tests_come_in_natural_order(tmp_path: Path) -> None:
@@ -59,18 +62,32 @@ def test_tests_come_in_natural_order(tmp_path: Path) -> None:
     assert [test.get("expected") for test in tests] == [None, b"two", b"ten", None]
 
 
-@pytest.mark.parametrize(("status", "exit_code", "signal", "code"), [
-    ("Accepted", 0, None, 0), ("Nonzero Exit Status", 7, None, 7), ("Signalled", None, "SIGSEGV", 139),
-    ("Time Limit Exceeded", None, "SIGKILL", 124), ("File Error", None, None, 127), ("Accepted", None, None, 125),
-])
+@pytest.mark.parametrize(
+    ("status", "exit_code", "signal", "code"),
+    [
+        ("Accepted", 0, None, 0),
+        ("Nonzero Exit Status", 7, None, 7),
+        ("Signalled", None, "SIGSEGV", 139),
+        ("Time Limit Exceeded", None, "SIGKILL", 124),
+        ("File Error", None, None, 127),
+        ("Accepted", None, None, 125),
+    ],
+)
 def test_exit_code_of_a_command(status: str, exit_code: int | None, signal: str | None, code: int) -> None:
     assert leases.code_of(status, exit_code, signal) == code
 
 
-@pytest.mark.parametrize(("text", "parts"), [
-    ("abcd1234:/a/b", ("abcd1234", "/a/b")), ("abcd1234:", ("abcd1234", "")), ("./abcd1234:x", None), ("C:x", None), ("plain", None),
-    ("ABCD1234:x", None),
-])
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("abcd1234:/a/b", ("abcd1234", "/a/b")),
+        ("abcd1234:", ("abcd1234", "")),
+        ("./abcd1234:x", None),
+        ("C:x", None),
+        ("plain", None),
+        ("ABCD1234:x", None),
+    ],
+)
 def test_remote_paths(text: str, parts: tuple[str, str] | None) -> None:
     assert leases.split(text) == parts
 
@@ -79,6 +96,8 @@ def test_where_a_copied_file_goes() -> None:
     assert (leases.place("/d/", "f"), leases.place("/d/g", "f"), leases.place("", "f")) == ("/d/f", "/d/g", "f")
 
 
-@pytest.mark.parametrize(("name", "language"), [("a.cpp", "cpp"), ("A.CC", "cpp"), ("x.py", "python"), ("m.rs", "rust"), ("x", None)])
+@pytest.mark.parametrize(
+    ("name", "language"), [("a.cpp", "cpp"), ("A.CC", "cpp"), ("x.py", "python"), ("m.rs", "rust"), ("x", None)]
+)
 def test_language_by_extension(name: str, language: str | None) -> None:
     assert run.language_of(Path(name)) == language

@@ -8,8 +8,17 @@ import pytest
 
 from stokehold import errors
 
-PROBLEM = {"type": "about:blank", "title": "t", "status": 400, "detail": "no such field", "code": "bad_request", "field": "/ttl",
-           "request_id": "r1", "retryable": False, "retry_after_ms": None}
+PROBLEM = {
+    "type": "about:blank",
+    "title": "t",
+    "status": 400,
+    "detail": "no such field",
+    "code": "bad_request",
+    "field": "/ttl",
+    "request_id": "r1",
+    "retryable": False,
+    "retry_after_ms": None,
+}
 
 
 def test_a_problem_keeps_what_the_service_said() -> None:

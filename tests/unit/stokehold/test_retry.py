@@ -12,7 +12,9 @@ def refusal(code: str, *, retryable: bool = True, after_ms: int | None = None) -
     return errors.of_problem(errors.Problem(status=status, code=code, retryable=retryable, retry_after_ms=after_ms))
 
 
-def delay(error: errors.StokeholdError, attempt: int = 1, *, repeatable: bool = True, random: float = 0.0) -> float | None:
+def delay(
+    error: errors.StokeholdError, attempt: int = 1, *, repeatable: bool = True, random: float = 0.0
+) -> float | None:
     return retry.delay_s(error, attempt, repeatable=repeatable, random=random)
 
 

@@ -30,17 +30,24 @@ def test_another_state_has_everything_of_its_own(tmp_path: Path, monkeypatch: py
     assert places(DEFAULT_STATE) == default
 
 
-@pytest.mark.parametrize(("listen", "url"), [
-    ("127.0.0.1:8443", "https://127.0.0.1:8443"), ("0.0.0.0:1", "https://127.0.0.1:1"), (":443", "https://127.0.0.1:443"),
-    ("[::1]:8443", "https://[::1]:8443"), ("[::]:8443", "https://[::1]:8443"), ("host.example:8443", "https://host.example:8443"),
-])
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("127.0.0.1:8443", "https://127.0.0.1:8443"),
+        ("0.0.0.0:1", "https://127.0.0.1:1"),
+        (":443", "https://127.0.0.1:443"),
+        ("[::1]:8443", "https://[::1]:8443"),
+        ("[::]:8443", "https://[::1]:8443"),
+        ("host.example:8443", "https://host.example:8443"),
+    ],
+)
 def test_url_by_which_this_machine_reaches_it(listen: str, url: str) -> None:
     assert probe.local_url(listen) == url
 
 
 @pytest.mark.parametrize("listen", ["8443", "host", "host:", "host:99999", "host:0", "host:x", ""])
 def test_what_is_no_address_is_refused(listen: str) -> None:
-    with pytest.raises(ValueError, match="HOST:PORT"):
+    with pytest.raises(ValueError, match=r"HOST:PORT"):
         probe.local_url(listen)
 
 
@@ -50,20 +57,31 @@ def test_tokens_carry_tenant_scope_and_expiry(tmp_path: Path) -> None:
     claims = jwt.decode(tokens.mint(secret, tenant="t1", scopes=["invoke"], ttl_s=60), b"s" * 32, ["HS256"])
     assert (claims["tenant"], claims["scope"], claims["exp"] - claims["iat"]) == ("t1", "invoke", 60)
     for wrong in ({"scopes": ["everything"]}, {"scopes": []}, {"tenant": ""}, {"ttl_s": 0}):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError):
             tokens.mint(secret, **wrong)  # type: ignore[arg-type]
 
 
 def test_toml_is_read_back() -> None:
-    table = {"a": 'x"\\\n\x7fé', "n": 3, "f": 0.5, "yes": True, "list": ["a", 1], "none": None, "sub": {"k.e y": 1, "deep": {"z": False}}}
+    table = {
+        "a": 'x"\\\n\x7fé',
+        "n": 3,
+        "f": 0.5,
+        "yes": True,
+        "list": ["a", 1],
+        "none": None,
+        "sub": {"k.e y": 1, "deep": {"z": False}},
+    }
     assert tomllib.loads(toml.dumps(table)) == {**{k: v for k, v in table.items() if v is not None}}
     with pytest.raises(TypeError):
         toml.dumps({"x": object()})
 
 
 def test_sandboxes_are_summed_by_state() -> None:
-    text = ('# TYPE stokehold_sandboxes gauge\nstokehold_sandboxes{pool="a",state="idle"} 3.0\n'
-            'stokehold_sandboxes{pool="b",state="idle"} 1.0\nstokehold_sandboxes{pool="b",state="leased"} 2.0\nother{state="x"} 9\n')
+    text = (
+        '# TYPE stokehold_sandboxes gauge\nstokehold_sandboxes{pool="a",state="idle"} 3.0\n'
+        'stokehold_sandboxes{pool="b",state="idle"} 1.0\n'
+        'stokehold_sandboxes{pool="b",state="leased"} 2.0\nother{state="x"} 9\n'
+    )
     assert status.by_state(text) == {"idle": 4, "leased": 2}
 
 
@@ -82,7 +100,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write_whole(path, b"one", 0o600)
     write_whole(path, b"two", 0o600)
-    assert (path.read_bytes(), path.stat().st_mode & 0o777, os.listdir(tmp_path)) == (b"two", 0o600, ["f"])
+    assert (path.read_bytes(), path.stat().st_mode & 0o777, list(tmp_path.iterdir())) == (b"two", 0o600, [path])
 
 
 def test_service_file_is_read_back_or_nothing(tmp_path: Path) -> None:
@@ -129,7 +147,9 @@ def test_a_child_that_lived_long_starts_anew_at_once() -> None:
 
 
 def test_a_child_that_ignores_sigterm_is_killed() -> None:
-    one = child.Child("x", ["sh", "-c", "trap '' TERM; echo on; while :; do sleep 1; done"], os.environ, None, announces=True)
+    one = child.Child(
+        "x", ["sh", "-c", "trap '' TERM; echo on; while :; do sleep 1; done"], os.environ, None, announces=True
+    )
     one.start()
     assert one.process is not None
     assert one.process.stdout is not None

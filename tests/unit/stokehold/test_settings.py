@@ -34,11 +34,15 @@ def test_the_file_of_the_user(tmp_path: Path) -> None:
     assert settings.load() == settings.Settings(url="https://one:1", token="t", ca="/ca.pem")
 
 
-def test_the_environment_goes_before_the_file_and_arguments_before_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_goes_before_the_file_and_arguments_before_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(tmp_path / "config" / "stokehold")
     monkeypatch.setenv("STOKEHOLD_URL", "https://two:2/")
     assert settings.load().url == "https://two:2"
-    assert settings.load(url="https://three:3", token="", ca="x") == settings.Settings(url="https://three:3", token="", ca="x")
+    assert settings.load(url="https://three:3", token="", ca="x") == settings.Settings(
+        url="https://three:3", token="", ca="x"
+    )
 
 
 def test_a_state_directory_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,11 +25,16 @@ def test_cuts_do_not_matter(sizes: list[int]) -> None:
         found += list(events.feed(rest[:size]))
         rest, n = rest[size:], n + 1
     assert [(event.name, event.data, event.id) for event in found] == [
-        ("start", {"pid": 7}, "1"), ("stdout", {"offset": 0, "text": "a"}, "2"), ("exit", {"status": "Accepted"}, "2")]
+        ("start", {"pid": 7}, "1"),
+        ("stdout", {"offset": 0, "text": "a"}, "2"),
+        ("exit", {"status": "Accepted"}, "2"),
+    ]
 
 
 def test_bytes_of_an_output_event() -> None:
-    text, coded = Events().feed(b'event: stdout\ndata: {"text": "\xc3\xa9"}\n\nevent: stderr\ndata: {"base64": "/wA="}\n\n')
+    text, coded = Events().feed(
+        b'event: stdout\ndata: {"text": "\xc3\xa9"}\n\nevent: stderr\ndata: {"base64": "/wA="}\n\n'
+    )
     assert (text.bytes, coded.bytes) == ("é".encode(), b"\xff\x00")
 
 

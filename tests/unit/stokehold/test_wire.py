@@ -23,11 +23,19 @@ def test_run_sends_only_what_was_given() -> None:
 
 def test_run_keeps_zero_empty_and_false() -> None:
     ask = wire.run(argv=["true"], stdin="", tests=[], limits={"stack_mb": 0}, stop_on_first_failure=False)
-    assert body(ask) == {"argv": ["true"], "stdin": "", "tests": [], "limits": {"stack_mb": 0}, "stop_on_first_failure": False}
+    assert body(ask) == {
+        "argv": ["true"],
+        "stdin": "",
+        "tests": [],
+        "limits": {"stack_mb": 0},
+        "stop_on_first_failure": False,
+    }
 
 
 def test_bytes_that_are_no_text_travel_as_base64() -> None:
-    ask = wire.run(language="c", files={"a.c": b"int main(){}", "x": b"\xff\x00"}, tests=[{"stdin": b"\xfe", "expected": b"ok"}])
+    ask = wire.run(
+        language="c", files={"a.c": b"int main(){}", "x": b"\xff\x00"}, tests=[{"stdin": b"\xfe", "expected": b"ok"}]
+    )
     assert body(ask)["files"] == {"a.c": "int main(){}", "x": {"base64": "/wA="}}
     assert body(ask)["tests"] == [{"stdin": {"base64": "/g=="}, "expected": "ok"}]
 
