@@ -62,7 +62,7 @@ class Stops:
         self._concurrency = concurrency
         self._stopped = stopped
         self._queued: dict[tuple[Kind, str], list[str]] = defaultdict(list)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], list[str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._queued or self._tasks)
@@ -78,23 +78,24 @@ class Stops:
             names = self._queued.pop((kind, reason))
             if rest := names[self._size :]:
                 self._queued[kind, reason] = rest
-            task = asyncio.get_running_loop().create_task(self._run(self._backends[kind], names[: self._size], reason))
-            self._tasks.add(task)
+            batch = names[: self._size]
+            task = asyncio.get_running_loop().create_task(self._run(self._backends[kind], batch, reason))
+            self._tasks[task] = batch
             task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        names = self._tasks.pop(task)
         self.launch()
+        self._stopped(names)
 
     async def drain(self) -> None:
         """Waits until everything that was added is ended."""
         self.launch()
         while self._tasks:
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(list(self._tasks), return_when=asyncio.FIRST_COMPLETED)
 
     async def _run(self, backend: Backend, names: Sequence[str], reason: str) -> None:
         try:
             await backend.stop_many(names, reason)
         except Exception:
             log.exception("stop_many raised, which it must not")
-        self._stopped(names)

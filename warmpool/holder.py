@@ -307,6 +307,8 @@ class Leases:
         self._boxes[lease.id], self._by_box[box.name] = box, lease
         self._book.schedule(lease)
         self._archive.note(lease)
+        if not self._controller.holds(box):
+            self._box_lost(box, "failed")  # since it was adopted
 
     def _remember(self, row: Row) -> None:
         with contextlib.suppress(NotFound):
