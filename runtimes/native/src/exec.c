@@ -77,9 +77,15 @@ static const char *variable(const struct command *cmd, const char *name) {
     return NULL;
 }
 
+/* As asked, or as near as the spawner's own hard limit lets it (a host may withhold CAP_SYS_RESOURCE from us). */
 static bool limit(int which, rlim_t soft, rlim_t hard, struct trouble *t) {
-    struct rlimit l = {soft, hard};
+    struct rlimit l = {soft, hard}, own;
     if (without("rlimits")) return true;
+    if (setrlimit((enum __rlimit_resource)which, &l) == 0) return true;
+    if (errno == EPERM && getrlimit((enum __rlimit_resource)which, &own) == 0 && own.rlim_max < hard) {
+        l.rlim_max = own.rlim_max;
+        if (l.rlim_cur > l.rlim_max) l.rlim_cur = l.rlim_max;
+    }
     return setrlimit((enum __rlimit_resource)which, &l) < 0 ? trouble(t, errno, true, "rlimit %d", which) : true;
 }
 

@@ -39,10 +39,12 @@ static void emit_verdict(struct program *p, verdict v) {
 static unsigned step_length(const struct step *s) { return s->kind == ELSE ? 1 : s->kind == IF ? 4 : 3; }
 
 static void emit_rule(struct program *p, const struct call_rule *rule) {
-    for (const struct step *s = rule->steps;; s++) {
+    if (rule->steps->kind == END) abort();
+    for (const struct step *s = rule->steps; s->kind != END; s++) {
+        if (s[1].kind == END && s->kind != ELSE) abort(); /* it would run on into the next rule */
         if (s->kind == ELSE) {
             emit_verdict(p, s->then);
-            return;
+            continue;
         }
         emit(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, (uint32_t)offsetof(struct seccomp_data, args[s->arg]));
         emit(p, BPF_ALU | BPF_AND | BPF_K, 0, 0, s->mask);
@@ -51,7 +53,10 @@ static void emit_rule(struct program *p, const struct call_rule *rule) {
             emit_verdict(p, s->then);
         } else {
             unsigned skip = 0;
-            for (uint32_t i = 1; i <= s->then; i++) skip += step_length(&s[i]);
+            for (uint32_t i = 1; i <= s->then; i++) {
+                if (s[i].kind == END || s[i + 1].kind == END) abort();
+                skip += step_length(&s[i]);
+            }
             if (skip > 255) abort();
             emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)skip, s->value);
         }

@@ -17,12 +17,12 @@ typedef uint32_t verdict;
 /* One step of a rule that looks at arguments. Every argument named in the rules is one of which the kernel uses the low 32 bits
  * alone, so only those are compared: what stands above them can neither hide a value nor fake one. */
 struct step {
-    enum { IF = 1, UNLESS_SKIP, ELSE } kind; /* IF equal: verdict. UNLESS equal: skip so many steps. ELSE: verdict, ends the rule */
+    enum { END, IF, UNLESS_SKIP, ELSE } kind; /* IF equal: verdict. UNLESS equal: skip so many steps. ELSE: verdict */
     uint8_t arg;
     uint32_t mask, value;
     uint32_t then;
 };
-struct call_rule { uint32_t call; const char *reason; const struct step *steps; /* ends with ELSE */ };
+struct call_rule { uint32_t call; const char *reason; const struct step *steps; /* end with ELSE, END */ };
 struct call_group { verdict verdict; const char *reason; const uint16_t *calls; /* ends with CALLS_END */ };
 #define CALLS_END 0xffff
 #define CALL_MAX 512u      /* numbers from here on are unknown: ENOSYS */

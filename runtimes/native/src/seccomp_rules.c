@@ -124,8 +124,9 @@ const struct call_group seccomp_groups[] = {
 };
 
 #define ANY 0xffffffffu
-#define ALLOW_ELSE {ELSE, 0, 0, 0, V_ALLOW}
-#define DENY_ELSE {ELSE, 0, 0, 0, V_DENY}
+#define LAST {END, 0, 0, 0, 0}
+#define ALLOW_ELSE {ELSE, 0, 0, 0, V_ALLOW}, LAST
+#define DENY_ELSE {ELSE, 0, 0, 0, V_DENY}, LAST
 #define DENY_BIT(arg, bit) {IF, arg, bit, bit, V_DENY}
 
 static const struct step clone_steps[] = {
@@ -144,7 +145,7 @@ static const struct step socket_steps[] = {
     {UNLESS_SKIP, 0, ANY, AF_NETLINK, 2}, {IF, 2, ANY, NETLINK_ROUTE, V_ALLOW}, {ELSE, 0, 0, 0, V_ERRNO(EPROTONOSUPPORT)},
     DENY_ELSE,
 };
-static const struct step socketpair_steps[] = {{IF, 0, ANY, AF_UNIX, V_ALLOW}, {ELSE, 0, 0, 0, V_ERRNO(EOPNOTSUPP)}};
+static const struct step socketpair_steps[] = {{IF, 0, ANY, AF_UNIX, V_ALLOW}, {ELSE, 0, 0, 0, V_ERRNO(EOPNOTSUPP)}, LAST};
 
 /* Numbers are {direction, size, type, nr}; masking keeps what the kernel's handlers tell apart. */
 static const struct step ioctl_steps[] = {
