@@ -7,7 +7,7 @@ import subprocess
 
 import msgspec
 
-from stokehold.service import serve
+from stokehold.service import programs
 from stokehold.service.places import Places
 
 
@@ -31,7 +31,7 @@ class Floor(msgspec.Struct, frozen=True):
 def measure(where: Places, *, seconds: float, workers: int, exec: bool = False, role: str = "lease") -> Floor:
     """Measure for `seconds`; with `exec`, a small program is entered and run in each sandbox. Raises FloorFailed,
     CannotServe."""
-    binary = serve.spawner_binary()
+    binary = programs.spawner_binary()
     layer = where.layers / "host"
     if not layer.is_dir():
         raise FloorFailed(f"{layer} is missing: start the service once (`stokehold serve`), which makes it")
@@ -51,9 +51,7 @@ def measure(where: Places, *, seconds: float, workers: int, exec: bool = False, 
     asked = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     output, complaint = asked.communicate(timeout=seconds + 60)
     if asked.returncode != 0:
-        raise FloorFailed(
-            complaint.decode(errors="replace")[-500:] or f"{binary.name} exited with {asked.returncode}"
-        )
+        raise FloorFailed(complaint.decode(errors="replace")[-500:] or f"{binary.name} exited with {asked.returncode}")
     try:
         return msgspec.json.decode(output, type=Floor)
     except msgspec.DecodeError as problem:

@@ -23,12 +23,13 @@ def floor(
 ) -> None:
     """How many sandboxes a second the kernel makes and destroys: the spawner's own plan, by C alone (as root)."""
     from stokehold.bench import floor as measuring
-    from stokehold.service import serve
+    from stokehold.service import privilege
+    from stokehold.service.programs import CannotServe
 
     try:
-        serve.require(sys.argv[1:])
+        privilege.require_root(sys.argv[1:])
         found = measuring.measure(places(state), seconds=seconds, workers=workers)
-    except (serve.CannotServe, measuring.FloorFailed) as problem:
+    except (privilege.NotRoot, CannotServe, measuring.FloorFailed) as problem:
         shown.stop(shown.OURS, str(problem))
     _show(found, as_json)
 
@@ -45,15 +46,16 @@ def bench_run(
     machine)."""
     from stokehold.bench import floor as measuring
     from stokehold.bench import run as running
-    from stokehold.service import serve
+    from stokehold.service import privilege
+    from stokehold.service.programs import CannotServe
 
     if http not in (1, 2, 3):
         shown.stop(shown.USAGE, "--http: 1, 2 or 3")
     try:
-        serve.require(sys.argv[1:])
+        privilege.require_root(sys.argv[1:])
         with shown.failures():
             found = running.measure(places(state), seconds=seconds, http=http, connections=connections)
-    except (serve.CannotServe, measuring.FloorFailed, running.NotMeasurable) as problem:
+    except (privilege.NotRoot, CannotServe, measuring.FloorFailed, running.NotMeasurable) as problem:
         shown.stop(shown.OURS, str(problem))
     _show(found, as_json)
 

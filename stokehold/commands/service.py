@@ -30,27 +30,26 @@ def serve(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings of the gateway (TOML).")] = None,
 ) -> None:
     """Serve on this machine until told to stop."""
+    from stokehold.service import privilege
     from stokehold.service import serve as service
+    from stokehold.service.programs import CannotServe
     from stokehold.service.supervisor import Failed
 
     try:
-        service.require(sys.argv[1:])
-        code = service.serve(
-            places(state), service.Ask(listen=listen, http=http, config=config, detach=detach), shown.say
-        )
-    except (service.CannotServe, Failed) as problem:
+        privilege.require_root(sys.argv[1:])
+        service.serve(places(state), service.Ask(listen=listen, http=http, config=config, detach=detach), shown.say)
+    except (privilege.NotRoot, CannotServe, Failed) as problem:
         shown.stop(shown.OURS, str(problem))
-    raise typer.Exit(code)
 
 
 def stop(state: shown.State = None, as_json: shown.Json = False) -> None:
     """End the service and everything that it holds; look that nothing is left."""
-    from stokehold.service import serve as service
+    from stokehold.service import privilege
     from stokehold.service import stop as ending
 
     try:
-        service.require(sys.argv[1:])
-    except service.CannotServe as problem:
+        privilege.require_root(sys.argv[1:])
+    except privilege.NotRoot as problem:
         shown.stop(shown.OURS, str(problem))
     left = ending.stop(places(state), shown.say)
     if as_json:

@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from stokehold.service import procfs, serve
+from stokehold.service import procfs, programs
 from stokehold.service.hostlimits import WANTED
 
 LEASE_PROCESSES = 2
@@ -72,8 +72,8 @@ def _needs() -> list[Need]:
     except (ValueError, KeyError):
         needs = [Need("preflight", False, asked.stderr.decode(errors="replace")[-300:], "make setup")]
     try:
-        built, found, remedy = True, str(serve.spawner_binary()), ""
-    except serve.CannotServe as problem:
+        built, found, remedy = True, str(programs.spawner_binary()), ""
+    except programs.CannotServe as problem:
         built, found, remedy = False, str(problem), "make setup"
     return [*needs, Need("spawner", built, found, remedy)]
 
@@ -92,7 +92,8 @@ def _limits() -> list[Limit]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     raisable = _capable(CAP_SYS_RESOURCE)
     ceiling = max(hard, values["fs.nr_open"].now() or 0) if raisable else hard
-    mend = "" if raisable or hard >= values["fs.nr_open"].value else "start it with LimitNOFILE=1048576 or CAP_SYS_RESOURCE"
+    enough = raisable or hard >= values["fs.nr_open"].value
+    mend = "" if enough else "start it with LimitNOFILE=1048576 or CAP_SYS_RESOURCE"
     return [
         *setting("kernel.pid_max", LEASE_PROCESSES),
         *setting("kernel.threads-max", LEASE_PROCESSES),

@@ -36,7 +36,7 @@ def require_root(arguments: Sequence[str]) -> None:
     if sudo is None:
         raise NotRoot(f"this needs root and there is no sudo: run `{command}` as root")
     if not sys.stdin.isatty():
-        asked = subprocess.run([sudo, "-n", "true"], capture_output=True, timeout=4, check=False)
+        asked = subprocess.run(["timeout", "4", sudo, "-n", "true"], capture_output=True, check=False)
         if asked.returncode != 0:
             raise NotRoot(
                 f"this needs root and sudo would ask for a password: run `sudo -v` first, or `{command}` as root"
