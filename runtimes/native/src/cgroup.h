@@ -41,7 +41,9 @@ int cg_kill(const struct cgroups *cg, const char *sandbox, const char *command);
 int cg_kill_all(const struct cgroups *cg, const char *sandbox);                          /* PID 1 too */
 int cg_freeze(const struct cgroups *cg, const char *sandbox, bool frozen);
 int cg_populated(const struct cgroups *cg, const char *sandbox, const char *command);   /* 1, 0 or -errno */
-int cg_events_path(const struct cgroups *cg, const char *sandbox, const char *command, char *path, unsigned size); /* /proc/self/fd/N/... for inotify */
+/* Of cgroup.events, for inotify: relative to the working directory that main() leaves, our v2 root. */
+int cg_events_path(const struct cgroups *cg, const char *sandbox, const char *command, char *path, unsigned size);
+int cg_wait_empty(const struct cgroups *cg, const char *sandbox, int timeout_ms); /* PID 1 too; 0, or -ETIMEDOUT */
 int64_t cg_cpu_ns(const struct cgroups *cg, const char *sandbox, const char *command);
 /* own_memory: the command's own group, else the sandbox's */
 int cg_memory(const struct cgroups *cg, const char *sandbox, const char *command_with_own_memory, struct cg_memory *out);
