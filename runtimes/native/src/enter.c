@@ -56,6 +56,15 @@ static int make_group(const struct cgroups *cg, const struct w_enter *ask, bool 
     return group < 0 ? fail_at(a, group, "command's group") : group;
 }
 
+/* The sandbox's v2 directory, opened so that it can be locked. */
+static int lockable(const struct cgroups *cg, const char *sandbox) {
+    int path = cg_sandbox_init_fd(cg, sandbox);
+    int fd = path < 0 ? -1 : openat(path, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (path >= 0) close(path);
+    else errno = -path;
+    return fd;
+}
+
 static void enter_command(const struct enterer *e, const struct w_enter *ask, const int *fds, unsigned fds_count, struct w_answer *a) {
     const struct cgroups *cg = &e->host->cg;
     bool own = !(ask->flags & CMD_EXCLUSIVE) && ask->limits.memory != UINT64_MAX, terminal = false;
@@ -67,9 +76,9 @@ static void enter_command(const struct enterer *e, const struct w_enter *ask, co
     struct child c = child_of(e, ask->sandbox, ask->role, ask->range, fds);
     for (uint32_t i = 0; i < ask->desc_count && i < DESC_MAX; i++) terminal |= ask->desc[i].index == W_TTY;
     c.join_count = cg_join_fds(cg, ask->sandbox, own ? ask->proc : NULL, c.join);
-    if (terminal) c.terminal_lock = cg_sandbox_init_fd(cg, ask->sandbox);
+    if (terminal) c.terminal_lock = lockable(cg, ask->sandbox);
     if (c.join_count < 0 || (terminal && c.terminal_lock < 0)) {
-        int error = c.join_count < 0 ? -c.join_count : -c.terminal_lock;
+        int error = c.join_count < 0 ? -c.join_count : errno;
         struct st_message m = {.kind = ST_FAIL, .error = error, .fault = 1, .stage = "control groups"};
         send_with_fds(c.talk, &m, sizeof m, NULL, 0);
         _exit(127);

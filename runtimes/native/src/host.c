@@ -117,6 +117,7 @@ static void open_layer(struct layer *layer, const struct layer_option *option) {
 
 void host_open(struct host *host, const char *cgroup, unsigned slot, const struct layer_option *layers, int count) {
     char why[512];
+    umask(0);  /* modes are meant as they are written */
     *host = (struct host){.layers_count = count, .ranges = slot ? SLOT_RANGES : SLOT_0_RANGES};
     if (slot == LAST_SLOT) host->ranges--;  /* its last uid would be -1, which is nobody at all */
     host->uid_base = (FIRST_RANGE + (slot ? SLOT_0_RANGES + (slot - 1) * SLOT_RANGES : 0)) * RANGE_SIZE;
@@ -185,7 +186,6 @@ static void keep_layers(const struct host *host, int root) {
 void host_leave(struct host *host) {
     static const char *const directories[] = {"skel", "usr", "w", "empty", "sys"};
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    umask(0);
     int root = tmpfs("0555");
     for (size_t i = 0; i < sizeof directories / sizeof *directories; i++)
         if (mkdirat(root, directories[i], 0555) < 0) die("root");

@@ -49,6 +49,18 @@ static int keep_alive(const struct host *host) {
     return error == -EACCES ? 0 : error;
 }
 
+/* A lease's share of the processors, so that `nproc` inside tells it: as many as its CPU limit rounds up to, taken in turn. */
+static void share_processors(const struct w_make *ask) {
+    cpu_set_t host, share;
+    if (ask->role != 1 || !ask->cpu_milli || ask->cpu_milli == UINT32_MAX || sched_getaffinity(0, sizeof host, &host) < 0) return;
+    unsigned online = (unsigned)CPU_COUNT(&host), want = (ask->cpu_milli + 999) / 1000, seen = 0;
+    if (want >= online) return;
+    CPU_ZERO(&share);
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &host) && (seen++ + online - ask->range % online) % online < want) CPU_SET(cpu, &share);
+    sched_setaffinity(0, sizeof share, &share);
+}
+
 /* PID 1. The end of the pipe without a report means: stands, and holds no descriptor. */
 static _Noreturn void pid_one(const struct host *host, const struct w_make *ask, const struct tree *tree, int userns, int net,
                               uid_t base, int pipe) {
@@ -64,6 +76,7 @@ static _Noreturn void pid_one(const struct host *host, const struct w_make *ask,
     if (sethostname(hostname, strlen(hostname)) < 0) fail(pipe, errno, stage);
     stage = "oom_score_adj";
     if ((error = keep_alive(host))) fail(pipe, error, stage);
+    share_processors(ask);
     if ((error = mounts_build(ask, tree, base, &stage))) fail(pipe, error, stage);
     if ((error = identity_become_root(userns, &stage))) fail(pipe, error, stage);
 

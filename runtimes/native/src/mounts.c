@@ -231,9 +231,9 @@ static int process_files(const struct w_make *ask, const struct tree *tree, int 
     *stage = "mounts: read-only parts of /proc";
     for (size_t i = 0; i < COUNT(read_only) && !error && !without("roproc"); i++)
         if (read_only_kind[i] != ABSENT) error = bind(proc, read_only[i], MOUNT_ATTR_RDONLY, proc, read_only[i]);
-    if (!error && ask->memory && ask->memory != UINT64_MAX) {
+    if (!error && ask->shown_memory) {
         *stage = "mounts: /proc/meminfo";
-        error = write_meminfo(ask->memory);
+        error = write_meminfo(ask->shown_memory);
         if (!error) error = bind(AT_FDCWD, "/w/meminfo", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC, proc, "meminfo");
     }
     close(proc);

@@ -268,6 +268,8 @@ bool process_reaped(struct broker *b, pid_t pid, int status, const struct rusage
     p->end_ns = now_ns();
     p->max_rss = (uint64_t)usage->ru_maxrss * 1024;
     status_drain(b, p);
+    /* The socket's end may be held up by the enterer's own copy; a child that said ST_EXEC and reported no failure got there. */
+    if (p->exec_ns && !p->error[0]) p->executed = true;
     if (p->sandbox->state != SB_READY) {
         sandbox_idle(b, p->sandbox);
         return true;

@@ -200,6 +200,7 @@ void sandbox_create(struct broker *b, const struct request *r) {
     s->range = m->range = b->free_ranges[--b->free_count];
     /* Files of a lease are paid for beside its memory, and its tmpfs is charged to the same group: the group's own limit is
      * their sum; limits_sample holds memory alone to its share. */
+    m->shown_memory = s->memory;
     m->memory = s->memory ? s->memory + m->disk : UINT64_MAX;
     if (!m->pids) m->pids = UINT32_MAX;
     if (!m->cpu_milli) m->cpu_milli = UINT32_MAX;

@@ -59,6 +59,7 @@ struct w_make {                /* no descriptors */
     uint32_t role;             /* 0 call, 1 lease */
     uint32_t range;            /* index of the uid range: base uid = uid_base + range * RANGE_SIZE */
     uint64_t disk, inodes, memory;
+    uint64_t shown_memory;     /* what /proc/meminfo inside says, 0: the host's */
     uint32_t pids, cpu_milli;
 };
 
@@ -106,7 +107,7 @@ struct w_answer {              /* worker -> broker */
 
 /* ---- command -> broker, over the status socket (SOCK_SEQPACKET, CLOEXEC: its end after ST_EXEC means executed) ---- */
 enum st_kind { ST_EXEC = 1, ST_FAIL = 2, ST_MASTER = 3 /* carries the terminal's master */ };
-struct st_message { uint32_t kind; int32_t error; uint32_t fault; /* 1: ours */ uint32_t reserved; uint64_t at_ns; /* CLOCK_MONOTONIC */ char stage[64]; };
+struct st_message { uint32_t kind; int32_t error; uint32_t fault; /* 1: ours */ uint32_t reserved; /* ST_EXEC: pid inside */ uint64_t at_ns; /* CLOCK_MONOTONIC */ char stage[64]; };
 
 /* ---- file helper -> broker, over the control socket: one answer. The broker sends one byte 'C' to commit a FOP_WRITE or
  * FOP_EXTRACT once the gateway has said that the data is whole; its end before that means: undo. ---- */
