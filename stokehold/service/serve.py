@@ -61,7 +61,7 @@ def serve(where: Places, ask: Ask, say: Say) -> None:
         try:
             detached(where.log / "serve.log", background, say)
         except Failed as problem:
-            raise Failed(f"{problem}\n{ends_of([where.log / name for name in LOGS])}".rstrip()) from None
+            raise Failed(f"{problem}\n{ends_of([where.log / name for name in LOGS[1:]])}".rstrip()) from None
         say(f"serving at {url}")
     finally:
         os.close(lock)
@@ -101,9 +101,7 @@ def _make_directories(where: Places) -> None:
         os.chown(where.gateway, GATEWAY_UID, GATEWAY_UID, follow_symlinks=False)
     for folder in (where.state, where.run, *where.state.parents, *where.run.parents):
         if not folder.stat().st_mode & 0o001:
-            raise CannotServe(
-                f"the gateway, an unprivileged user, cannot pass {folder}: chmod o+x {folder}, or choose another --state"
-            )
+            raise CannotServe(f"the gateway's user cannot pass {folder}: chmod o+x {folder}, or choose another --state")
 
 
 def _lock_or_find_running(where: Places, say: Say) -> int | None:

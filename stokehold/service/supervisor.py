@@ -116,10 +116,12 @@ class Supervisor:
 
     def _heard(self, output: IO[bytes]) -> None:
         """What the spawner says on stdout: `ready` once it listens; anything else goes to the log."""
+        if output.closed:  # it died, and was told of, in this same turn
+            return
         data = output.read(65536)
         if not data:
             if data is not None:
-                self._selector.unregister(output)
+                self._forget(output)
             return
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
@@ -128,6 +130,10 @@ class Supervisor:
             else:
                 self._say(f"spawner: {line.decode(errors='replace')[:500]}")
         self._line = self._line[-4096:]
+
+    def _forget(self, output: IO[bytes]) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(output)
 
     def _await_spawner(self) -> None:
         limit = time.monotonic() + SPAWNER_READY_S
@@ -141,8 +147,7 @@ class Supervisor:
         output = child.process.stdout if child.process else None
         if output is not None:
             self._heard(output)
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(output)
+            self._forget(output)
         how = child.died()
         self._publish()
         if child is self._spawner:
