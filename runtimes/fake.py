@@ -41,11 +41,13 @@ class FakeHost:
     """Everything that outlives a client. `refuse(name)` may return the reason why a sandbox cannot be made."""
 
     def __init__(self, programs: Mapping[str, Program] | None = None, *, capacity: int = 100_000,
-                 refuse: Callable[[str], str | None] = lambda name: None, create_s: float = 0.0) -> None:
+                 refuse: Callable[[str], str | None] = lambda name: None, create_s: float = 0.0,
+                 bases: Sequence[str] = ("host",)) -> None:
         self.programs = {**BUILT_IN, **(programs or {})}
         self.capacity = capacity
         self.refuse = refuse
         self.create_s = create_s
+        self.bases = bases
         self.boxes: dict[str, FakeSandbox] = {}
 
     def lose(self, name: str, reason: str = "failed") -> None:
@@ -59,6 +61,8 @@ class FakeHost:
         if name in self.boxes:
             return self.boxes[name]
         reason = self.refuse(name)
+        if reason is None and spec.base not in self.bases:
+            reason = f"no such base layer: {spec.base}"
         if reason is None and len(self.boxes) >= self.capacity:
             reason = "ENOSPC: no uid range is free"
         if reason is not None:

@@ -6,6 +6,7 @@ which writes to a descriptor that the caller gave.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import posixpath
@@ -60,7 +61,7 @@ class Tree:
 
     def _walk(self, path: str, uid: int, follow: bool, hops: list[int]) -> Node:
         at, where = self.root, "/"
-        parts = [part for part in posixpath.normpath("/" + path).split("/") if part]
+        parts = [part for part in _whole(path).split("/") if part]
         for index, part in enumerate(parts):
             if at.type != "directory":
                 raise FileFailure("ENOTDIR", path)
@@ -84,12 +85,13 @@ class Tree:
             raise FileFailure("EACCES", path)
 
     def _parent(self, path: str, uid: int, *, mkdirs: bool = False) -> tuple[Node, str]:
-        path = posixpath.normpath("/" + path)
+        path = _whole(path)
         folder, name = posixpath.split(path)
         if not name:
             raise FileFailure("EISDIR", path)
         if mkdirs:
-            self.mkdir(folder, uid)
+            with contextlib.suppress(FileFailure):  # what is wrong with it is said below
+                self.mkdir(folder, uid)
         parent = self.find(folder, uid)
         if parent.type != "directory":
             raise FileFailure("ENOTDIR", path)
@@ -131,7 +133,7 @@ class Tree:
 
     def mkdir(self, path: str, uid: int = 0, mode: int = 0o755) -> None:
         at = ""
-        for part in (part for part in posixpath.normpath("/" + path).split("/") if part):
+        for part in (part for part in _whole(path).split("/") if part):
             parent = self.find(at or "/", uid)
             at += "/" + part
             if parent.type != "directory":
@@ -216,6 +218,10 @@ class Tree:
                         self.put(at, content.read() if content else b"", uid=uid, mode=info.mode, mkdirs=True)
         except tarfile.TarError as error:
             raise FileFailure("EBADMSG", path, str(error)) from error
+
+
+def _whole(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def uid_of(user: str) -> int:

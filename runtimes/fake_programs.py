@@ -169,6 +169,9 @@ async def steps(io: Io) -> int:
             case "save":
                 path, _, text = rest.partition(" ")
                 io.tree.put(io.path(path), text.encode(), uid=io.uid)
+            case "append":
+                path, _, text = rest.partition(" ")
+                io.tree.put(io.path(path), text.encode(), uid=io.uid, append=True)
             case "size":
                 await io.write("{} {}\n".format(*io.size))
             case "exit":
