@@ -29,7 +29,6 @@ CREATE INDEX IF NOT EXISTS leases_ended_at ON leases (ended_at);
 """
 _PUT = "INSERT OR REPLACE INTO leases (id, tenant, record, ended, ended_at) VALUES (?, ?, ?, ?, ?)"
 _BATCH = 2048
-_RETRY_S = 1.0
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -43,12 +42,19 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """`pending_max` bounds the rows that wait to be written; beyond it the oldest are lost and counted in `dropped`."""
+    """`pending_max` bounds the rows that wait to be written; beyond it the oldest are lost and counted in `dropped`.
 
-    def __init__(self, path: Path, *, rows_max: int = 1_000_000, pending_max: int = 65_536) -> None:
+    A write waits `busy_s` for another process's lock; one that fails is tried again every `retry_s`."""
+
+    def __init__(
+        self, path: Path, *, rows_max: int = 1_000_000, pending_max: int = 65_536, busy_s: float = 5.0,
+        retry_s: float = 1.0,
+    ) -> None:
         self._path = path
         self._rows_max = rows_max
         self._pending_max = pending_max
+        self._busy_s = busy_s
+        self._retry_s = retry_s
         self._pending: OrderedDict[str, Row | None] = OrderedDict()  # None: delete the row
         self._purge_before: int | None = None
         self._changed = threading.Condition()
@@ -57,6 +63,8 @@ class Journal:
         self._thread: threading.Thread | None = None
         self._reader: sqlite3.Connection | None = None
         self.dropped = 0
+        self.failures = 0
+        """Writes that failed."""
 
     def open(self, *, ended_max: int) -> list[Row]:
         """Opens or makes the file and starts the thread. Blocks.
@@ -103,7 +111,7 @@ class Journal:
     def flush(self) -> None:
         """Blocks until everything queued so far is written, or cannot be."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._pending or self._writing) or not self._is_alive(), timeout=10)
+            self._changed.wait_for(lambda: not (self._is_asked() or self._writing and self._is_alive()), timeout=10)
 
     def close(self) -> None:
         """Writes what is queued and closes the file. Blocks."""
@@ -118,11 +126,14 @@ class Journal:
 
     # -- inside
 
+    def _is_asked(self) -> bool:
+        return bool(self._pending) or self._purge_before is not None
+
     def _is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
+        return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=self._busy_s)
 
     def _read(self, ended_max: int) -> list[Row]:
         reader = self._connect()
@@ -154,8 +165,8 @@ class Journal:
                 with self._changed:
                     self._writing = False
                     self._changed.notify_all()
-                    self._changed.wait_for(lambda: self._pending or self._purge_before is not None or self._closing)
-                    if self._closing and not self._pending:
+                    self._changed.wait_for(lambda: self._is_asked() or self._closing)
+                    if not self._is_asked():
                         return
                     batch = [self._pending.popitem(last=False) for _ in range(min(_BATCH, len(self._pending)))]
                     purge, self._purge_before = self._purge_before, None
@@ -164,11 +175,12 @@ class Journal:
                     with _transaction(writer):
                         self._write(writer, batch, purge)
                 except sqlite3.Error:
+                    self.failures += 1
                     log.exception("the lease journal cannot be written")
                     self._put_back(batch)
                     if self._closing:
                         return
-                    time.sleep(_RETRY_S)
+                    time.sleep(self._retry_s)
 
     def _write(self, writer: sqlite3.Connection, batch: list[tuple[str, Row | None]], purge: int | None) -> None:
         writer.executemany(_PUT, [msgspec.structs.astuple(row) for _, row in batch if row is not None])

@@ -38,7 +38,7 @@ class PoolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LeaseLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The most that one lease, or one tenant's leases together, may ask for."""
 
-    max_ttl_s: float = 7 * 24 * 3600.0
+    max_ttl_s: float = 30 * 86400.0
     max_per_tenant: int = 4096
     """Leases of one tenant that have not ended."""
     max_count: int = 32768
