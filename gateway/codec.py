@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -46,7 +46,7 @@ def content_type(request: Request) -> str:
 def decode(data: bytes, media: str, kind: type[_Struct]) -> _Struct:
     """A struct from a body; an empty body stands for an empty object. Raises BadRequest with the field."""
     packed = media in _MSGPACK
-    decoder = _msgpack_decoder(kind) if packed else _json_decoder(kind)
+    decoder = _msgpack_decoder(cast(Hashable, kind)) if packed else _json_decoder(cast(Hashable, kind))
     try:
         return cast(_Struct, decoder.decode(data or (b"\x80" if packed else b"{}")))
     except msgspec.ValidationError as error:

@@ -30,7 +30,9 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from runtimes.backend import BackendError, FileFailure
+from runtimes.backend import BackendError, FileFailure, NoSuchProcess
+from runtimes.call import CallRefused, DeadlinePassed
+from warmpool import errors as pool
 
 
 class Problem(Exception):
@@ -110,6 +112,10 @@ class ClientGone(Problem):
     """The client went away: what it waited for is cancelled."""
 
 
+OWN_CODE = ""
+"""The exception itself says which code."""
+
+
 class Kind(msgspec.Struct, frozen=True):
     """How one class of exceptions is told. `retry_ms`: retryable, and after how long unless the exception says."""
 
@@ -121,34 +127,42 @@ class Kind(msgspec.Struct, frozen=True):
 
 TABLE: dict[type[BaseException], Kind] = {
     BadRequest: Kind(400, "bad_request", "The request cannot be used"),
+    CallRefused: Kind(400, "bad_request", "The request cannot be used"),
+    pool.BadLease: Kind(400, "bad_request", "The request cannot be used"),
     Unauthorized: Kind(401, "unauthorized", "A valid token is needed"),
     Forbidden: Kind(403, "forbidden", "The token does not allow this"),
     Missing: Kind(404, "not_found", "There is no such thing"),
+    NoSuchProcess: Kind(404, "not_found", "There is no such thing"),
+    pool.NotFound: Kind(404, "not_found", "There is no such thing"),
     WrongMethod: Kind(405, "bad_request", "The method is not for this path"),
     WrongState: Kind(409, "wrong_state", "Not in this state"),
+    pool.WrongState: Kind(409, "wrong_state", "Not in this state"),
+    pool.LeaseEnded: Kind(410, OWN_CODE, "The lease is over"),
     TooLarge: Kind(413, "too_large", "The body is too large"),
     BadRange: Kind(416, "bad_request", "The range lies outside of the file"),
     Mismatch: Kind(422, "idempotency_mismatch", "The key was used with another body"),
+    pool.KeyMismatch: Kind(422, "idempotency_mismatch", "The key was used with another body"),
     QueueFull: Kind(429, "queue_full", "Too much work waits", 1000),
+    pool.QueueFull: Kind(429, "queue_full", "Too much work waits", 1000),
     QuotaExceeded: Kind(429, "quota_exceeded", "The tenant's quota is used up", 1000),
+    pool.QuotaExceeded: Kind(429, "quota_exceeded", "The tenant's quota is used up", 1000),
     ClientGone: Kind(499, "deadline_exceeded", "The client went away"),
     Unsupported: Kind(501, "unsupported", "Not part of this service"),
     Draining: Kind(503, "draining", "The service is going away", 1000),
+    pool.Closing: Kind(503, "draining", "The service is going away", 1000),
+    pool.PoolEmpty: Kind(503, "pool_empty", "No sandbox became ready in time", 200),
+    pool.NoCapacity: Kind(503, "no_capacity", "The node is full", 1000),
     Failed: Kind(503, "backend_failed", "The work failed through a fault of ours", 200),
-    DeadlineExceeded: Kind(504, "deadline_exceeded", "The time that the request allowed is over"),
     BackendError: Kind(503, "backend_failed", "The work failed through a fault of ours", 200),
+    DeadlineExceeded: Kind(504, "deadline_exceeded", "The time that the request allowed is over"),
+    DeadlinePassed: Kind(504, "deadline_exceeded", "The time that the request allowed is over"),
 }
-"""Subclasses are found through their bases. Other packages' exceptions are added where they meet HTTP (`register`)."""
+"""Subclasses are found through their bases."""
 
 _FILES = {
     "ENOENT": Missing, "EACCES": Forbidden, "EPERM": Forbidden, "EROFS": Forbidden, "ENOSPC": TooLarge, "EDQUOT": TooLarge,
     "EFBIG": TooLarge, "ENOTEMPTY": WrongState, "EBUSY": WrongState, "ETXTBSY": WrongState,
 }
-
-
-def register(error: type[BaseException], kind: Kind) -> None:
-    """Add a class of another package to the table."""
-    TABLE[error] = kind
 
 
 def of_file(error: FileFailure) -> Problem:
@@ -180,10 +194,10 @@ def tell(error: BaseException, request_id: str) -> Told:
         kind, detail = TABLE[Failed], "an unexpected error; the request id names it in the log"
     else:
         detail = str(error)[:2000]
-    retry_ms = getattr(error, "retry_after_ms", None) or kind.retry_ms
+    retry_ms = getattr(error, "retry_after_ms", None) or _pool_retry_ms(error) or kind.retry_ms
     body: dict[str, Any] = {
         "type": f"urn:stokehold:problem:{kind.code}", "title": kind.title, "status": kind.status, "detail": detail or kind.title,
-        "code": getattr(error, "code", None) if kind.code == "" else kind.code, "field": getattr(error, "field", None),
+        "code": getattr(error, "code", None) if kind.code == OWN_CODE else kind.code, "field": getattr(error, "field", None),
         "request_id": request_id, "retryable": kind.retry_ms is not None, "retry_after_ms": retry_ms,
         **(getattr(error, "extra", None) or {}),
     }
@@ -193,6 +207,11 @@ def tell(error: BaseException, request_id: str) -> Told:
     if kind.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="stokehold"'
     return Told(kind.status, body, headers)
+
+
+def _pool_retry_ms(error: BaseException) -> int | None:
+    seconds = getattr(error, "retry_after_s", None)
+    return None if seconds is None else math.ceil(seconds * 1000)
 
 
 def respond(error: BaseException, request_id: str) -> Response:

@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from gateway.admission import Quota
 from gateway.commands import Home, RunObject, command_of, digest_of, keyed_id, random_id, run_object
-from gateway.errors import Failed, Missing
+from gateway.errors import Failed
 from gateway.feed import event, output_events
 from gateway.idempotency import Answer, Idempotency
 from gateway.requests import ExecAsk
@@ -23,27 +23,18 @@ from gateway.settings import Maximum
 from gateway.telemetry import Metrics
 from runtimes.backend import Command, NoSuchProcess, Process, Sandbox, SandboxLost, Stream
 from warmpool.errors import LeaseEnded
-
-
-class Leases(Protocol):
-    """What is needed of `warmpool.holder.Leases`."""
-
-    def get(self, tenant: str, id: str) -> Any: ...
-    def hold(self, tenant: str, id: str) -> contextlib.AbstractAsyncContextManager[Sandbox]: ...
+from warmpool.holder import Leases
 
 
 @asynccontextmanager
 async def held(leases: Leases, tenant: str, id: str) -> AsyncIterator[Sandbox]:
-    """The lease's sandbox, in use while inside. Raises NotFound, LeaseEnded (also when it ends meanwhile), Missing for a process."""
-    async with leases.hold(tenant, id) as sandbox:
-        try:
+    """The lease's sandbox, in use while inside. Raises NotFound, LeaseEnded (also when it ends meanwhile), WrongState, and
+    LeaseEnded in place of SandboxLost."""
+    try:
+        async with leases.hold(tenant, id) as sandbox:
             yield sandbox
-        except SandboxLost as lost:
-            leases.get(tenant, id)
-            reason = lost.reason if lost.reason in ("ttl", "idle", "deleted") else "lost"
-            raise LeaseEnded(id, reason, str(lost)) from lost
-        except NoSuchProcess as error:
-            raise Missing(str(error)) from error
+    except SandboxLost as lost:
+        raise LeaseEnded(id, "lost", str(lost)) from lost
 
 
 class Execs:
@@ -134,7 +125,7 @@ class Execs:
                         live = True
                         yield piece
                     live = True
-            except Missing:
+            except NoSuchProcess:
                 if live:
                     raise
         run = await result

@@ -112,7 +112,8 @@ class Processes:
         return run_object(outcome, id=process.id, pid=process.pid, tag=asked.tag if asked else None)
 
     def _of(self, lease: str, id: str) -> Asked | None:
-        return self._asked.get(lease, {}).get(id)
+        asked = self._asked.get(lease)
+        return asked.get(id) if asked else None
 
 
 async def glance(process: Process, patience_s: float = 0.0) -> Outcome | None:

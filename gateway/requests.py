@@ -272,7 +272,7 @@ class DeleteQuery(PathQuery):
     recursive: bool = False
 
 
-class ListQuery(PageQuery):
+class ListQuery(PageQuery, kw_only=True):
     """`GET …/list`."""
 
     path: Path

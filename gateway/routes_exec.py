@@ -114,7 +114,7 @@ class ExecRoutes:
             if codec.accepts(request, codec.EVENTS) or (query.follow and not octets):
                 offsets = offsets_after(request.headers.get("last-event-id"))
                 if not any(offsets.values()):
-                    offsets = {number: query.offset for number in offsets}
+                    offsets = dict.fromkeys(offsets, query.offset)
                 streams: tuple[StreamNumber, ...] = (_NUMBERS[query.stream],) if query.stream else (1, 2)
                 answer = sse(request, self._follow(request, process, offsets, streams))
                 answer.closing = stack.pop_all()

@@ -32,6 +32,7 @@ class RunRoutes:
             raise Unsupported("asynchronous calls are not part of this service: wait for the answer")
         if codec.accepts(request, codec.EVENTS):
             raise Unsupported("calls as event streams are not part of this service: ask for application/json")
+        self.services.need_kind(ask.kind)
         call = call_of(ask, self.services.settings.maximum)
         tenant = request.scope["caller"].tenant
         async with self.services.admission.turn(tenant, urgency_of(request.headers.get("priority"))):

@@ -21,11 +21,11 @@ _AT = re.compile(r" - at (?:`key` in )?`(?P<at>[^`]*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Request(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Base of everything that a client sends: omitted and null mean the default, unknown fields are refused."""
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class Reply(msgspec.Struct, kw_only=True):
     """Base of everything that goes out."""
 
 

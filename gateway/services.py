@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.admission import Admission
 from gateway.auth import Authenticator
+from gateway.errors import Unsupported
 from gateway.execs import Execs
 from gateway.idempotency import Idempotency
 from gateway.processes import Processes
@@ -23,10 +26,22 @@ class Drain:
     def __init__(self) -> None:
         self.begun = False
         self.working = 0
+        self.empty = asyncio.Event()
+        """Set once it has begun and nothing is going on any more."""
 
     def begin(self) -> None:
         """From now on new work is refused."""
         self.begun = True
+        self._look()
+
+    def leave(self) -> None:
+        """One request is over."""
+        self.working -= 1
+        self._look()
+
+    def _look(self) -> None:
+        if self.begun and not self.working:
+            self.empty.set()
 
 
 @dataclass(frozen=True)
@@ -45,4 +60,27 @@ class Services:
     admission: Admission
     ready: Callable[[], str | None]
     """None: ready; else why not."""
+    kinds: frozenset[str] = frozenset({"container"})
+    """Kinds of sandboxes that this node can make."""
     drain: Drain = field(default_factory=Drain)
+    tasks: set[asyncio.Future[Any]] = field(default_factory=set)
+
+    def background(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do it beside the request; `settle` waits for it."""
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    def need_kind(self, kind: str | None) -> None:
+        """Raises Unsupported for a kind that this node cannot make."""
+        if (kind or "container") not in self.kinds:
+            raise Unsupported(f"kind {kind} is not part of this service: there is {', '.join(sorted(self.kinds))}", field="/kind")
+
+    async def settle(self) -> None:
+        """Wait for what is done beside requests."""
+        await asyncio.gather(*self.tasks, return_exceptions=True)

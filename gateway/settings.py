@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from gateway.schema import pointer
+from warmpool.settings import Settings as PoolSettings
 
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(ge=0, le=366 * 86400)]
@@ -80,9 +81,23 @@ class Maximum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wait_s: Positive = 3600
 
 
-class Gateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything of the HTTP side."""
+class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The call engine."""
 
+    slots: Positive | None = None
+    """Programs of calls that run at once; None: as many as there are CPUs."""
+    cache_mb: Positive = 2048
+    """Compiled programs kept on disk."""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything of the gateway's process."""
+
+    state: Path = Path("/var/lib/stokehold/gateway")
+    """The gateway's own directory: secret, certificates, database, compile cache."""
+    spawner: Path = Path("/run/stokehold/spawner.sock")
+    layers: Path | None = None
+    """Where the base layers lie; None: `layers` beside `state`."""
     listen: str = "127.0.0.1:8443"
     """HOST:PORT for HTTP/1.1 and 2 (TCP) and 3 (UDP), with TLS."""
     http: str | None = None
@@ -90,23 +105,36 @@ class Gateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str | None = None
     """Where clients reach this node; None: from `listen`."""
     node: str = "local"
+    backend: Literal["native", "fake"] = "native"
+    """`fake` runs nothing: it is for tests of clients."""
     drain_s: Seconds = 25.0
     """How long running work may go on after SIGTERM."""
     keep_alive_s: Seconds = 75.0
     answers_s: Seconds = 86_400.0
     """How long the answer under an idempotency key is kept."""
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     tls: Tls = Tls()
     auth: Auth = Auth()
     admission: Admission = Admission()
     bodies: Bodies = Bodies()
     maximum: Maximum = Maximum()
+    calls: Calls = Calls()
+    warmpool: PoolSettings = PoolSettings()
+
+    @property
+    def base(self) -> Path:
+        """The directory of base layer `host`."""
+        return (self.layers or self.state.parent / "layers") / "host"
+
+    @property
+    def endpoint(self) -> str:
+        """The node's own URL."""
+        host, port = split_address(self.listen)
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return self.url or f"https://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-_Settings = TypeVar("_Settings")
-
-
-def read_settings(path: Path, kind: type[_Settings]) -> _Settings:
+def read_settings(path: Path) -> Settings:
     """The settings in the TOML file at `path`. Raises SettingsError naming the key."""
     try:
         with path.open("rb") as file:
@@ -114,7 +142,7 @@ def read_settings(path: Path, kind: type[_Settings]) -> _Settings:
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from None
     try:
-        return msgspec.convert(raw, kind, strict=True, dec_hook=_paths)
+        return msgspec.convert(raw, Settings, strict=True, dec_hook=_paths)
     except msgspec.ValidationError as error:
         key = pointer(str(error)).strip("/").replace("/", ".")
         raise SettingsError(f"{path}: {key}: {str(error).partition(' - at ')[0]}") from None

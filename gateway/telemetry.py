@@ -138,9 +138,8 @@ class Observed:
             self._over(scope, status or 499, time.perf_counter() - begin, request_id)
 
     def _over(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        found = scope.get("route")
-        route: str = getattr(found, "path", "none")
-        method = scope["method"] if found is not None else "none"
+        route: str = scope.get("route_path", "none")
+        method = scope["method"] if route != "none" else "none"
         self.metrics.requests.labels(route, method, str(status)).inc()
         self.metrics.seconds.labels(route).observe(seconds)
         if route in ("/healthz", "/readyz", "/metrics"):
