@@ -76,25 +76,6 @@ static void await_commit(const struct fileop_child *f) {
     }
 }
 
-static int append(const struct fileop_child *f, uint64_t *size, struct shown *entry) {
-    struct stat st;
-    const struct fileop_ask *a = f->ask;
-    int fd = open_regular(f->root, a->path, O_WRONLY | O_APPEND, &st), e;
-    if (fd == -ENOENT) {
-        const char *name;
-        int dir = paths_parent(f->root, a->path, a->flags & FF_MKDIRS, RESOLVE_IN_ROOT, &name);
-        if (dir < 0) return dir;
-        fd = openat(dir, name, O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-        if (fd < 0) return -errno;
-        close(dir);
-    }
-    if (fd < 0) return fd;
-    if ((e = paths_copy(f->data, NULL, fd, UINT64_MAX, size))) return e;
-    if (a->flags & FF_HAS_MODE && fchmod(fd, a->mode & 07777) < 0) return -errno;
-    await_commit(f);
-    return files_describe(fd, "", a->path, entry, NULL);
-}
-
 /* Where `path` really is: its directory and last name, links followed by hand because the new file will take the place of the old one.
  * `st` describes what is there (st_mode 0: nothing). */
 static int find_place(const struct fileop_child *f, char path[PATH_ROOM], const char **name, struct stat *st) {
@@ -123,6 +104,26 @@ static int find_place(const struct fileop_child *f, char path[PATH_ROOM], const 
     return -ELOOP;
 }
 
+static int replaceable(const struct stat *st) {
+    return !st->st_mode || S_ISREG(st->st_mode) ? 0 : S_ISDIR(st->st_mode) ? -EISDIR : -EINVAL;
+}
+
+/* Straight into the file: what was there stays there, and what was added before a failure too. */
+static int append(const struct fileop_child *f, char path[PATH_ROOM], uint64_t *size, struct shown *entry) {
+    const char *name;
+    struct stat st;
+    const struct fileop_ask *a = f->ask;
+    int dir = find_place(f, path, &name, &st), e;
+    if (dir < 0) return dir;
+    if ((e = replaceable(&st))) return e;
+    int fd = openat(dir, name, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
+    if (fd < 0) return -errno;
+    if ((e = regular_only(fd, &st)) || (e = paths_copy(f->data, NULL, fd, UINT64_MAX, size))) return e;
+    if (a->flags & FF_HAS_MODE && fchmod(fd, a->mode & 07777) < 0) return -errno;
+    await_commit(f);
+    return files_describe(fd, "", a->path, entry, NULL);
+}
+
 static int open_temporary(int dir) {
     uint64_t random;
     for (int tries = 0; tries < 16; tries++) {
@@ -144,22 +145,22 @@ int fileio_write(const struct fileop_child *f, struct shown *entry, uint64_t *si
     struct stat st;
     const struct fileop_ask *a = f->ask;
     struct sigaction stop = {.sa_handler = cancelled};
-    if (a->flags & FF_APPEND) return append(f, size, entry);
     strcpy(path, a->path);
-    int dir = find_place(f, path, &name, &st);
+    if (a->flags & FF_APPEND) return append(f, path, size, entry);
+    int dir = find_place(f, path, &name, &st), e;
     if (dir < 0) return dir;
-    if (S_ISDIR(st.st_mode)) return -EISDIR;
-    if (st.st_mode && !S_ISREG(st.st_mode)) return -EINVAL;
+    if ((e = replaceable(&st))) return e;
     sigaction(SIGTERM, &stop, NULL);
     int fd = open_temporary(dir);
     if (fd < 0) return fd;
     mode_t mode = a->flags & FF_HAS_MODE ? a->mode & 07777 : st.st_mode ? st.st_mode & 0777 : 0644;
-    int e = paths_copy(f->data, NULL, fd, UINT64_MAX, size);
+    e = paths_copy(f->data, NULL, fd, UINT64_MAX, size);
     if (!e && fchmod(fd, mode) < 0) e = -errno;
     if (!e) await_commit(f);
     if (!e && renameat(dir, temporary.name, dir, name) < 0) e = -errno;
     if (e) undo();
     temporary.dir = -1;
+    if (e) close(fd); /* what it took of the disk is free again before the answer goes out */
     return e ? e : files_describe(fd, "", a->path, entry, NULL);
 }
 
@@ -179,6 +180,7 @@ static int move_by_copy(int from, const char *name, int to, const char *new_name
     if (!e && renameat(to, temporary.name, to, new_name) < 0) e = -errno;
     if (e) undo();
     temporary.dir = -1;
+    close(fd);
     return e ? e : unlinkat(from, name, 0) < 0 ? -errno : 0;
 }
 
