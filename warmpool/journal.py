@@ -111,7 +111,7 @@ class Journal:
     def flush(self) -> None:
         """Blocks until everything queued so far is written, or cannot be."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._is_asked() or self._writing and self._is_alive()), timeout=10)
+            self._changed.wait_for(lambda: not (self._is_asked() or self._writing) or not self._is_alive(), timeout=10)
 
     def close(self) -> None:
         """Writes what is queued and closes the file. Blocks."""

@@ -88,10 +88,13 @@ async def test_a_lost_ready_one_is_replaced(node, specs) -> None:
     async with node() as n:
         before = set(n.host.boxes)
         gone = next(name for name, box in n.host.boxes.items() if box.spec == specs["lease"])
+        made, make = asyncio.Event(), n.host.make
+        n.host.make = lambda name, spec: (made.set(), make(name, spec))[1]
         n.host.lose(gone)
-        while gone in (present := set(n.host.boxes)) or len(present) < 6:
-            await asyncio.sleep(0)
-        assert len(present - before) == 1
+        await made.wait()
+        await n.controller.idle()
+        assert len(set(n.host.boxes)) == 6 and gone not in n.host.boxes
+        assert len(set(n.host.boxes) - before) == 1
 
 
 async def test_a_lost_claimed_one_is_told_and_its_release_is_no_error(node, specs) -> None:
@@ -135,8 +138,11 @@ async def test_a_cancelled_claimer_leaks_nothing(clock, specs, when) -> None:
     await backend.was_asked.wait()
     if when == "after it was given":
         backend.gate.set()
-        while not controller.counts()["other"]["claimed"]:
+        for _ in range(100):  # turns of the loop, until it is given and the claimer has not had its turn yet
+            if controller.counts()["other"]["claimed"]:
+                break
             await asyncio.sleep(0)
+        assert controller.counts()["other"]["claimed"] == 1
     claiming.cancel()
     backend.gate.set()
     with pytest.raises(asyncio.CancelledError):
@@ -233,7 +239,8 @@ async def test_failing_starts_refuse_a_claim_only_after_a_while(clock, specs) ->
         clock.forward(0.4)
         return "no base"
 
-    controller = Controller({"fake": FakeBackend(FakeHost(refuse=refuse))}, only_on_demand(backoff_cap_ms=1), clock=clock)
+    backend = FakeBackend(FakeHost(refuse=refuse))
+    controller = Controller({"fake": backend}, only_on_demand(backoff_cap_ms=1), clock=clock)
     await controller.start()
     with pytest.raises(StartFailed, match="no base"):
         await controller.claim(specs["lease"])
@@ -249,7 +256,8 @@ async def test_a_short_failure_is_not_seen_by_a_claim(clock, specs) -> None:
         clock.forward(0.1)
         return next(answers, None)
 
-    controller = Controller({"fake": FakeBackend(FakeHost(refuse=refuse))}, only_on_demand(backoff_cap_ms=1), clock=clock)
+    backend = FakeBackend(FakeHost(refuse=refuse))
+    controller = Controller({"fake": backend}, only_on_demand(backoff_cap_ms=1), clock=clock)
     await controller.start()
     assert (await controller.claim(specs["lease"])).warmth == "cold"
     await controller.aclose(keep_leases=False)
@@ -284,7 +292,7 @@ async def test_a_kind_without_a_backend_is_refused(node, specs) -> None:
             await n.controller.claim(msgspec.structs.replace(specs["lease"], kind="microvm"))
 
 
-async def test_after_a_restart_the_unused_are_pooled_the_used_ended_and_the_recorded_returned(node, clock, settings, specs):
+async def test_a_restart_pools_the_unused_ends_the_used_and_returns_the_recorded(node, clock, settings, specs) -> None:
     host = FakeHost()
     async with node(host=host, keep_leases=True) as n:
         leased = await n.controller.claim(specs["lease"])

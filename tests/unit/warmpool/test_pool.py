@@ -262,4 +262,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestPoolMachine.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
