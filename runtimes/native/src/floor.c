@@ -16,10 +16,11 @@
 
 #define WORKERS_MAX 64
 
-struct result { uint64_t made, failed; int error; char stage[48]; };
+struct result { uint64_t made, failed, make_ns, end_ns; int error; char stage[48]; };
 
 static _Noreturn void work(const struct host *host, const char *layer, unsigned number, uint64_t end, struct result *result) {
-    struct w_make ask = {.role = 1, .range = number, .disk = 256u << 20, .memory = 512u << 20, .pids = 256, .cpu_milli = 1000};
+    struct w_make ask = {.role = 1, .range = number, .disk = 256u << 20, .memory = 768u << 20,
+                         .shown_memory = 512u << 20, .pids = 256, .cpu_milli = 1000};
     snprintf(ask.base, sizeof ask.base, "%s", layer);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0) _exit(1);
     maker_begin(host);
@@ -27,7 +28,9 @@ static _Noreturn void work(const struct host *host, const char *layer, unsigned 
         struct made made;
         const char *stage;
         snprintf(ask.name, sizeof ask.name, "floor%03u%010llu", number, (unsigned long long)result->made);
+        uint64_t began = now_ns();
         int error = sandbox_make(host, &ask, &made, &stage);
+        uint64_t stood = now_ns();
         if (!error) {
             syscall(SYS_pidfd_send_signal, made.pidfd, SIGKILL, NULL, 0);
             close(made.pidfd);
@@ -40,19 +43,25 @@ static _Noreturn void work(const struct host *host, const char *layer, unsigned 
             break;
         }
         result->made++;
+        result->make_ns += stood - began;
+        result->end_ns += now_ns() - stood;
     }
     _exit(0);
 }
 
 static _Noreturn void report(const struct result *results, unsigned workers, double seconds) {
-    uint64_t made = 0, failed = 0;
+    uint64_t made = 0, failed = 0, make_ns = 0, end_ns = 0;
     for (unsigned i = 0; i < workers; i++) {
         made += results[i].made;
         failed += results[i].failed;
+        make_ns += results[i].make_ns;
+        end_ns += results[i].end_ns;
         if (results[i].error) fprintf(stderr, "stokehold-spawner: floor: %s: %s\n", results[i].stage, strerror(results[i].error));
     }
-    printf("{\"rate\": %.1f, \"made\": %llu, \"failed\": %llu, \"workers\": %u, \"seconds\": %.3f, \"superblocks\": %d, \"plan\": [",
-           (double)made / seconds, (unsigned long long)made, (unsigned long long)failed, workers, seconds, LEASE_SUPERBLOCKS);
+    printf("{\"rate\": %.1f, \"made\": %llu, \"failed\": %llu, \"workers\": %u, \"seconds\": %.3f, \"make_mean_ms\": %.3f, "
+           "\"end_mean_ms\": %.3f, \"superblocks\": %d, \"plan\": [", (double)made / seconds, (unsigned long long)made,
+           (unsigned long long)failed, workers, seconds, (double)make_ns / 1e6 / (double)(made ? made : 1),
+           (double)end_ns / 1e6 / (double)(made ? made : 1), LEASE_SUPERBLOCKS);
     for (int i = 0; lease_plan[i]; i++) printf("%s\"%s\"", i ? ", " : "", lease_plan[i]);
     puts("]}");
     exit(failed || !made);

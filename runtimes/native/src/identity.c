@@ -110,8 +110,8 @@ int identity_become_root(int userns, const char **stage) {
     *stage = "identity: join";
     if (setns(userns, CLONE_NEWUSER) < 0) return -errno;
     *stage = "identity: drop the bounding set";
-    for (int cap = 0; prctl(PR_CAPBSET_READ, cap) >= 0; cap++)
-        if (prctl(PR_CAPBSET_DROP, cap) < 0) return -errno;
+    for (int cap = 0; prctl(PR_CAPBSET_DROP, cap) == 0; cap++) {}
+    if (errno != EINVAL) return -errno;  /* EINVAL: past the last one that this kernel knows */
     *stage = "identity: groups";
     if (syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, 0, 0, 0) < 0) return -errno;
     *stage = "identity: become root inside";

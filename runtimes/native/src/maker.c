@@ -156,8 +156,7 @@ int sandbox_make(const struct host *host, const struct w_make *ask, struct made 
     uid_t base = host->uid_base + (without("identity") ? 0 : ask->range * RANGE_SIZE);
 
     struct cg_limits limits = {UINT64_MAX, UINT32_MAX, UINT32_MAX};
-    /* Files lie in a tmpfs and are charged as memory, but a lease pays for them apart. */
-    if (ask->memory && ask->memory != UINT64_MAX) limits.memory = ask->memory + (ask->role ? ask->disk : 0);
+    if (ask->memory) limits.memory = ask->memory;
     if (ask->pids) limits.pids = ask->pids;
     if (ask->cpu_milli) limits.cpu_milli = ask->cpu_milli;
     *stage = "cgroup: make";
