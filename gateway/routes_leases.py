@@ -206,11 +206,14 @@ class _Delivered(Response):
         self._undo = undo
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The body goes out before the end is said: a client that closes once it has read everything has been given it."""
         try:
-            await super().__call__(scope, receive, send)
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": self.body, "more_body": True})
         except BaseException:
             self._undo()
             raise
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _next(made: Made) -> Lease | LeaseProblem | None:
