@@ -13,6 +13,7 @@
 #include "spawner.h"
 
 #define PERIOD_US 100000u
+#define MEMSW_ROOM (2u << 20)    /* a huge page: the largest charge at once */
 #define QUOTA_MIN_US 1000u  /* the kernel's own */
 
 /* ---- files ---- */
@@ -101,14 +102,18 @@ static void v1_path(char path[CG_PATH], const char *sandbox, const char *command
 
 /* ---- limits ---- */
 
+/* Memory and swap together are charged before memory, and on recent kernels only memory counts what it refused (failcnt), by
+ * which its own limit is told from an outer one. So the first is bound a little above the second, and swapping is off. */
 static int limit_memory_v1(int root, const char *group, uint64_t bytes) {
+    uint64_t together = bytes > UINT64_MAX - MEMSW_ROOM ? bytes : bytes + MEMSW_ROOM;
     int error = write_number(root, group, "memory.limit_in_bytes", bytes);
     if (error == -EINVAL) {  /* above the present limit of memory and swap: raise that first */
-        write_number(root, group, "memory.memsw.limit_in_bytes", bytes);
+        write_number(root, group, "memory.memsw.limit_in_bytes", together);
         error = write_number(root, group, "memory.limit_in_bytes", bytes);
     }
     if (error) return error;
-    error = write_number(root, group, "memory.memsw.limit_in_bytes", bytes);  /* nothing swaps its way out of its limit */
+    write_number(root, group, "memory.swappiness", 0);
+    error = write_number(root, group, "memory.memsw.limit_in_bytes", together);
     return error == -ENOENT || error == -ENOTSUP ? 0 : error;
 }
 
