@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -64,6 +65,7 @@ class Controller:
         self._futures: dict[Waiter, asyncio.Future[str]] = {}
         self._starts = Starts(self._backends, settings.start_batch, self._made)
         self._stops = Stops(self._backends, settings.stop_batch, settings.stop_concurrency, self._stopped)
+        self._troubles: Counter[str] = Counter()  # since the last turn, for the log
         self._bucket = TokenBucket(settings.refill_per_s, settings.refill_burst, clock())
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -242,6 +244,9 @@ class Controller:
         for pool, count in zip(pools, granted, strict=True):
             self._act(pool, pool.start(count, now))
         self._stops.launch()
+        for what, count in self._troubles.items():
+            log.warning("%d sandboxes %s", count, what)
+        self._troubles.clear()
         if not self._stops and all(pool.is_settled(now) for pool in pools) and not self._wake.is_set():
             self._idle.set()
         times = [at for pool in pools if (at := pool.wakes_at(now)) is not None]
@@ -300,7 +305,7 @@ class Controller:
         pool = self._owner.get(made.name)
         if isinstance(made, Failure):
             if pool is not None:
-                log.warning("a sandbox of %s could not be made: %s", pool.label, made.reason)
+                self._troubles[f"of {pool.label} could not be made: {made.reason}"] += 1
                 self._act(pool, pool.failed(made.name, made.reason, now))
                 self._forget(pool, made.name)
         elif pool is None or pool.state(made.name) != "starting":  # asked to stop meanwhile
@@ -336,7 +341,7 @@ class Controller:
         if was == "claimed":
             self.on_lost(sandbox, reason)
         elif was == "ready":
-            log.warning("a ready sandbox of %s is gone: %s", pool.label, reason)
+            self._troubles[f"of {pool.label} were ready and are gone: {reason}"] += 1
 
     def _unwatch(self, name: str) -> None:
         watcher = self._watchers.pop(name, None)
