@@ -1,4 +1,4 @@
-"""Builds the spawner when a wheel is built, so that `pip install .` is enough. Needs a C compiler, make and libseccomp's headers."""
+"""Builds the spawner when a wheel is built, so that `pip install .` is enough. Needs a C compiler and make."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ class SpawnerBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         missing = [package for tool, package in NEEDS.items() if shutil.which(tool) is None]
         if missing:
-            raise RuntimeError(f"the spawner is written in C: apt-get install {' '.join(missing)} libseccomp-dev")
+            raise RuntimeError(f"the spawner is written in C: apt-get install {' '.join(missing)} libc6-dev")
         native = Path(self.root) / BINARY.parent.parent
         done = subprocess.run(["make", "-C", str(native)], capture_output=True, text=True, check=False)
         if done.returncode:
-            hint = "\nInstall libseccomp-dev and build again." if "seccomp.h" in done.stderr or "-lseccomp" in done.stderr else ""
-            raise RuntimeError(f"building the spawner failed:\n{done.stdout[-1000:]}{done.stderr[-3000:]}{hint}")
+            raise RuntimeError(f"building the spawner failed:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
         if version == "editable":
             return
         build_data["pure_python"] = False
