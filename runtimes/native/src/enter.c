@@ -126,7 +126,7 @@ void enterer_main(const struct host *host, int socket) {
     static uint64_t message[(SKH_PACKET_MAX + sizeof(struct w_enter)) / sizeof(uint64_t) + 1];
     int fds[FDS_MAX];
     e = (struct enterer){.host = host, .socket = socket};
-    if (!without("dumpable")) prctl(PR_SET_DUMPABLE, 0);
+    prctl(PR_SET_DUMPABLE, without("dumpable") ? 1 : 0);
     signal(SIGPIPE, SIG_IGN);
     e.filter = seccomp_build(false);
     e.killing_filter = seccomp_build(true);

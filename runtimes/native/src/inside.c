@@ -31,7 +31,7 @@ bool trouble(struct trouble *t, int error, bool ours, const char *format, ...) {
 /* The kernel sets it back to fs.suid_dumpable at every change of credentials. Not dumpable means: no other process inside can
  * trace us, read our memory or open our /proc entries, though we are visible there from birth. */
 static void not_dumpable(void) {
-    if (!without("dumpable")) prctl(PR_SET_DUMPABLE, 0);
+    prctl(PR_SET_DUMPABLE, without("dumpable") ? 1 : 0);
 }
 
 bool inside_keep(int *fd, struct trouble *t) {
