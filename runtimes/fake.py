@@ -141,6 +141,9 @@ class FakeSandbox(FakeFiles):
             for what in command.descriptors.values():
                 if isinstance(what, PipeEnd):
                     pipes.setdefault(what.number, Pipe())
+        known = [command.id in box._processes for box, command in members]
+        if any(known) and not all(known):
+            raise StartFailed("some of these commands exist")
         begun: list[Process] = []
         fresh: list[FakeProcess] = []
         for box, command in members:

@@ -37,7 +37,7 @@ def members() -> list[int]:
 class Spawner:
     """The spawner's process; `start` waits until it listens."""
 
-    def __init__(self, directory: Path, layer: Path, slot: int = 5) -> None:
+    def __init__(self, directory: Path, layer: Path, slot: int = 7) -> None:
         self.socket = directory / "spawner.sock"
         self._layer = layer
         self._slot = slot
