@@ -26,6 +26,8 @@ SHELL_ARGUMENT_MAX = 100_000
 SHELL_FD = 9
 ARGUMENTS_MAX = 1 << 20
 """All arguments and variables together: what does not fit would be a refused execve."""
+WORKSPACE = "/workspace"
+"""Where commands and relative paths of a lease begin that names no `cwd`."""
 OUTPUT_KB = 1024
 
 
@@ -100,7 +102,7 @@ def command_of(ask: ExecAsk, lease: Home, maximum: Maximum, *, id: str, orphan: 
         descriptors[2] = Null()
     env = _environment(ask, lease)
     return Command(
-        id=id, argv=_argv(ask, descriptors, env), env=env, cwd=posixpath.join(lease.cwd or "/workspace", ask.cwd or ""),
+        id=id, argv=_argv(ask, descriptors, env), env=env, cwd=posixpath.join(lease.cwd or WORKSPACE, ask.cwd or ""),
         user=user_of(ask.user, lease), limits=_limits(ask, maximum), descriptors=descriptors,
         background=ask.background or "keep", orphan=orphan)
 

@@ -7,18 +7,20 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import posixpath
 import re
 from collections.abc import AsyncIterator
 from email.utils import formatdate
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import codec
 from gateway.body import chunks
-from gateway.commands import user_of
+from gateway.commands import WORKSPACE, user_of
 from gateway.errors import BadRange, BadRequest, Unsupported
 from gateway.execs import held
 from gateway.requests import (
@@ -85,7 +87,14 @@ class FileRoutes:
         self.leases = services.leases
 
     def _query(self, request: Request, kind: type[_Query]) -> _Query:
-        return convert(dict(request.query_params), kind)
+        query = convert(dict(request.query_params), kind)
+        return self._placed(request, query, "path")
+
+    def _placed(self, request: Request, ask: _Query, *names: str) -> _Query:
+        """`ask` with its paths made absolute: relative ones are below the lease's working directory, as in its commands."""
+        lease = self.leases.get(request.scope["caller"].tenant, request.path_params["id"])
+        cwd = lease.cwd or WORKSPACE
+        return cast(_Query, structs.replace(cast(Any, ask), **{name: posixpath.join(cwd, getattr(ask, name)) for name in names}))
 
     @contextlib.asynccontextmanager
     async def _files(self, request: Request, user: str | None) -> AsyncIterator[tuple[Files, str]]:
@@ -166,6 +175,7 @@ class FileRoutes:
     async def move(self, request: Request) -> Response:
         """`POST …/move`."""
         ask, _ = await codec.read(request, MoveAsk, 1 << 20)
+        ask = self._placed(request, ask, "from_", "to")
         async with self._files(request, ask.user) as (files, user):
             await files.move(ask.from_, ask.to, user=user)
             return codec.reply(request, shown(await files.stat(ask.to, user=user)))
@@ -173,6 +183,7 @@ class FileRoutes:
     async def mkdir(self, request: Request) -> Response:
         """`POST …/mkdir`."""
         ask, _ = await codec.read(request, MkdirAsk, 1 << 20)
+        ask = self._placed(request, ask, "path")
         async with self._files(request, ask.user) as (files, user):
             await files.mkdir(ask.path, user=user, mode=mode_bits(ask.mode, "/mode", 0o755))
             return codec.reply(request, shown(await files.stat(ask.path, user=user)), 201)
@@ -180,6 +191,7 @@ class FileRoutes:
     async def chmod(self, request: Request) -> Response:
         """`POST …/chmod`."""
         ask, _ = await codec.read(request, ChmodAsk, 1 << 20)
+        ask = self._placed(request, ask, "path")
         async with self._files(request, ask.user) as (files, user):
             await files.chmod(ask.path, mode_bits(ask.mode, "/mode", 0), user=user)
             return codec.reply(request, shown(await files.stat(ask.path, user=user)))
