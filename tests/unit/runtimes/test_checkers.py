@@ -110,7 +110,9 @@ def test_examples(name: str, output: bytes, expected: bytes, right: bool) -> Non
     assert checkers.named(name)(output, expected) is right
 
 
-@pytest.mark.parametrize("name", ["", "Lines", "floats", "floats:", "floats:x", "floats:-1", "floats:nan", "floats:inf", "floats:1_0"])
+@pytest.mark.parametrize(
+    "name", ["", "Lines", "floats", "floats:", "floats:x", "floats:-1", "floats:nan", "floats:inf", "floats:1_0"]
+)
 def test_unknown_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError):
         checkers.named(name)

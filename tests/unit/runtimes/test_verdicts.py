@@ -36,7 +36,7 @@ LATE = LIMITS.cpu_ns + 1
         (Outcome(Ended.CPU, None, signal.SIGKILL), Verdict("Time Limit Exceeded", "cpu")),
         (Outcome(Ended.WALL, None, signal.SIGKILL), Verdict("Time Limit Exceeded", "wall")),
         (Outcome(Ended.SILENCE, None, signal.SIGKILL), Verdict("Time Limit Exceeded", "wall")),
-        (Outcome(Ended.MEMORY, None, signal.SIGKILL, cpu_ns=LATE, streams=FULL), Verdict("Memory Limit Exceeded", "memory")),
+        (Outcome(Ended.MEMORY, None, 9, cpu_ns=LATE, streams=FULL), Verdict("Memory Limit Exceeded", "memory")),
         (Outcome(Ended.EXEC, error="execve ./a: ENOENT"), Verdict("File Error")),
     ],
 )

@@ -1,0 +1,181 @@
+"""Recipes and languages: which files are compiled, what is run, and which questions go back to the caller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from runtimes.call import Call, CallRefused, Compile, InputFile
+from runtimes.languages import Languages, overlay
+from runtimes.limits import LimitsAsk, RunLimits, resolve
+from runtimes.recipes import RECIPES, Plan, Tools
+
+LIMITS = resolve(LimitsAsk())
+
+
+def languages() -> Languages:
+    tools = {name: (f"{name} 1.0", Tools(f"/usr/bin/{name}")) for name in RECIPES}
+    tools["go"] = ("go 1.0", Tools("/usr/bin/go", {"cache": "/opt/go-cache"}))
+    tools["java"] = ("javac 17", Tools("/usr/bin/javac", {"runtime": "/usr/bin/java"}))
+    return Languages(tools, "/usr/bin:/opt/rust/bin")
+
+
+def plan(language: str, source: str | None = None, *, entry: str | None = None, flags: tuple[str, ...] = (),
+         **files: str) -> Plan:  # fmt: skip
+    names = {name.replace("__", "/").replace("_dot_", "."): text.encode() for name, text in files.items()}
+    given = tuple(InputFile(path, data) for path, data in names.items())
+    call = Call(language=language, source=None if source is None else source.encode(), files=given, entry=entry,
+                compile=Compile(flags=flags))  # fmt: skip
+    return languages().plan(call)
+
+
+def run(plan: Plan, **limits: float) -> tuple[str, ...]:
+    return plan.run(resolve(LimitsAsk(**limits)))  # type: ignore[arg-type]
+
+
+def test_python_runs_its_own_file_name() -> None:
+    p = plan("py", "print()")
+    assert p.compile is None
+    assert run(p) == ("/usr/bin/python", "main.py")
+    assert p.run_files == (InputFile("main.py", b"print()"),)
+
+
+def test_entry_among_several_files() -> None:
+    assert run(plan("python", a_dot_py="", main_dot_py=""))[1] == "main.py"
+    assert run(plan("python", lib__x_dot_py="", data_dot_txt=""))[1] == "lib/x.py"
+    assert run(plan("python", entry="./b.py", a_dot_py="", b_dot_py=""))[1] == "b.py"
+    assert run(plan("bash", go=""))[1] == "go"
+    with pytest.raises(CallRefused) as refused:
+        plan("python", a_dot_py="", b_dot_py="")
+    assert refused.value.field == "/entry"
+    with pytest.raises(CallRefused):
+        plan("python", entry="c.py", a_dot_py="")
+
+
+def test_all_sources_are_compiled_each_as_its_language() -> None:
+    p = plan("cpp", main_dot_cpp="", lib__a_dot_h="", lib__a_dot_cc="", b_dot_c="", flags=("-O3", "-lz"))
+    assert p.compile is not None
+    argv = list(p.compile)
+    assert argv[:3] == ["/usr/bin/cpp", "-O2", "-O3"]
+    at = argv.index("-x")
+    assert argv[at:] == ["-x", "c", "b.c", "-x", "c++", "main.cpp", "lib/a.cc", "-x", "none", "-lz", "-lm"]
+    assert run(p) == ("./main",)
+
+
+def test_a_lone_source_is_not_there_at_run_time() -> None:
+    assert plan("c", "int main;").run_files == ()
+    assert plan("c", main_dot_c="", data_dot_txt="").run_files[1].path == "data.txt"
+
+
+def test_paths_are_never_options() -> None:
+    call = Call(language="c", files=(InputFile("-o.c", b""), InputFile("@x.c", b"")))
+    argv = languages().plan(call).compile
+    assert argv is not None and "./-o.c" in argv and "./@x.c" in argv
+
+
+def test_c_with_no_source_is_refused() -> None:
+    with pytest.raises(CallRefused):
+        plan("c", a_dot_h="")
+
+
+@pytest.mark.parametrize(
+    ("source", "file", "main"),
+    [
+        ("public class Main { public static void main(String[] a) {} }", "Main.java", "Main"),
+        ("class A {} public final class Sol { public static void main(String... a) {} }", "Sol.java", "Sol"),
+        ("package a.b; class A {} class B { static public void main(String[] x) {} }", "Main.java", "a.b.B"),
+        ('class A { String s = "static void main("; } class B { static void main(String[] a) {} }', "Main.java", "B"),
+        ("// public class No\nclass Main { static void main(String[] a) {} }", "Main.java", "Main"),
+        ("class Broken {", "Main.java", "Main"),
+        ("", "Main.java", "Main"),
+    ],
+)
+def test_java_finds_its_main_class(source: str, file: str, main: str) -> None:
+    p = plan("java", source)
+    assert p.files[0].path == file
+    assert run(p)[-1] == main
+    assert p.compile is not None and p.compile[-1] == file
+
+
+def test_java_entry() -> None:
+    text = "package p; public class {} {{ public static void main(String[] a) {{}} }}"
+    files = {"p__A_dot_java": text.format("A", ""), "p__B_dot_java": text.format("B", "")}
+    files = {k: v.replace("{{", "{").replace("}}", "}") for k, v in files.items()}
+    assert run(plan("java", entry="p/B.java", **files))[-1] == "p.B"
+    assert run(plan("java", entry="p.A", **files))[-1] == "p.A"
+    with pytest.raises(CallRefused):
+        plan("java", entry="-jar x", **files)
+
+
+@pytest.mark.parametrize("memory", [32, 64, 128, 256, 512, 4096])
+def test_the_jvm_fits_its_limit(memory: int) -> None:
+    argv = run(plan("java", ""), memory_mb=memory)
+    heap = int(next(word for word in argv if word.startswith("-Xmx"))[4:-1])
+    assert 0 < heap < memory
+
+
+def test_go_is_hermetic() -> None:
+    p = plan("go", "package main")
+    assert p.compile == ("/usr/bin/go", "build", "-trimpath", "-o", "/tmp/out/main", "./main.go")
+    assert p.compile_env["GOCACHE"] == "/opt/go-cache"
+    assert (p.compile_env["GOPROXY"], p.compile_env["CGO_ENABLED"]) == ("off", "0")
+    p = plan("go", go_dot_mod="", main_dot_go="", a_test_dot_go="", util__u_dot_go="")
+    assert p.compile is not None and p.compile[-1] == "./"
+    assert p.compile_env["GO111MODULE"] == "on"
+
+
+def test_rust() -> None:
+    p = plan("rust", "", flags=("-C", "opt-level=3"))
+    assert p.compile is not None and p.compile[-5:] == ("-C", "opt-level=3", "-o", "/tmp/out/main", "main.rs")
+
+
+def test_node_knows_its_limits() -> None:
+    argv = run(plan("js", ""), memory_mb=64)
+    assert argv == ("/usr/bin/node", "--max-old-space-size=64", "--stack-size=28672", "main.js")
+
+
+def test_argv_needs_no_language() -> None:
+    call = Call(argv=("./go.sh", "1"), files=(InputFile("go.sh", b"", 0o755),))
+    p = languages().plan(call)
+    assert (p.compile, p.run(LIMITS), p.run_files) == (None, ("./go.sh", "1"), call.files)
+    with pytest.raises(CallRefused):
+        languages().plan(Call(argv=()))
+
+
+def test_unknown_languages_are_refused_with_what_there_is() -> None:
+    with pytest.raises(CallRefused, match="rust") as refused:
+        plan("klingon", "x")
+    assert refused.value.field == "/language"
+
+
+def test_the_list_shows_every_language() -> None:
+    shown = {language.name: language for language in languages().list()}
+    assert set(shown) == set(RECIPES)
+    assert shown["cpp"].compile is not None and "main.cpp" in shown["cpp"].compile
+    assert languages().get("golang") == shown["go"] and languages().get("x") is None
+
+
+def test_read_from_a_layer(tmp_path: Path) -> None:
+    file = tmp_path / "languages.json"
+    file.write_text('{"path": "/usr/bin", "languages": {"python": {"version": "3", "path": "/usr/bin/python3"}, "z": {'
+                    '"version": "", "path": ""}}}')  # fmt: skip
+    read = Languages.read(file)
+    assert [language.name for language in read.list()] == ["python"] and read.path == "/usr/bin"
+    with pytest.raises(CallRefused):
+        read.plan(Call(language="c", source=b""))
+    file.write_text("{")
+    with pytest.raises(msgspec.DecodeError):
+        Languages.read(file)
+
+
+def test_overlay_is_by_path() -> None:
+    a, b, c = InputFile("a", b"1"), InputFile("a", b"2"), InputFile("c", b"3")
+    assert overlay((a, c), (b,)) == (b, c)
+
+
+def test_limits_do_not_leak_between_plans() -> None:
+    p = plan("java", "")
+    wanted: RunLimits = resolve(LimitsAsk(memory_mb=128))
+    assert p.run(wanted) != p.run(LIMITS)
