@@ -93,8 +93,11 @@ class FileRoutes:
     def _placed(self, request: Request, ask: _Query, *names: str) -> _Query:
         """`ask` with its paths made absolute: relative ones are below the lease's working directory, as in its commands."""
         lease = self.leases.get(request.scope["caller"].tenant, request.path_params["id"])
-        cwd = lease.cwd or WORKSPACE
-        return cast(_Query, structs.replace(cast(Any, ask), **{name: posixpath.join(cwd, getattr(ask, name)) for name in names}))
+
+        def at(path: str) -> str:
+            return posixpath.join(lease.cwd or WORKSPACE, path.removeprefix("./") if path != "." else "")
+
+        return cast(_Query, structs.replace(cast(Any, ask), **{name: at(getattr(ask, name)) for name in names}))
 
     @contextlib.asynccontextmanager
     async def _files(self, request: Request, user: str | None) -> AsyncIterator[tuple[Files, str]]:
