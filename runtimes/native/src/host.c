@@ -68,7 +68,7 @@ static int take(const char *path) {
         fprintf(stderr, "stokehold-spawner: cannot use %s as part of a layer: %s\n", path, strerror(errno));
         exit(1);
     }
-    set_attributes(fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    set_attributes(fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | (without("nosuid") ? 0 : MOUNT_ATTR_NOSUID));
     return fd;
 }
 

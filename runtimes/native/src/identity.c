@@ -121,6 +121,6 @@ int identity_become_root(int userns, const char **stage) {
     if (syscall(SYS_capset, &header, none) < 0) return -errno;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) return -errno;
     /* Last: a change of credentials sets it to what fs.suid_dumpable says. */
-    if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0) return -errno;
+    if (prctl(PR_SET_DUMPABLE, without("dumpable") ? 1 : 0, 0, 0, 0) < 0) return -errno;
     return 0;
 }

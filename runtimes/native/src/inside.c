@@ -59,6 +59,9 @@ bool inside_prepare(struct child *c, struct trouble *t) {
 
 bool inside_namespaces(const struct child *c, struct trouble *t) {
     if (setns(c->pidfd, CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS) < 0) return trouble(t, errno, true, "setns");
+#ifdef STOKEHOLD_WEAK
+    if (without("cover") && (chdir("/w/cover") < 0 || chroot(".") < 0)) return trouble(t, errno, true, "chroot");
+#endif
     not_dumpable();
     stop_at("setns");
     return true;

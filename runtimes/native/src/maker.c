@@ -95,9 +95,10 @@ static _Noreturn void pid_one(const struct host *host, const struct w_make *ask,
 
 static pid_t clone_pid_one(int cgroup, int *pidfd) {
     struct clone_args args = {
-        .flags = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_PARENT | CLONE_PIDFD | CLONE_INTO_CGROUP,
+        .flags = CLONE_NEWNS | CLONE_NEWUTS | CLONE_PARENT | CLONE_PIDFD | CLONE_INTO_CGROUP,
         .pidfd = (uint64_t)(uintptr_t)pidfd, .cgroup = (uint64_t)cgroup};
     if (!without("pidns")) args.flags |= CLONE_NEWPID;
+    if (!without("ipcns")) args.flags |= CLONE_NEWIPC;
     return (pid_t)syscall(SYS_clone3, &args, sizeof args);
 }
 
@@ -153,7 +154,7 @@ int sandbox_make(const struct host *host, const struct w_make *ask, struct made 
     *made = (struct made){0, -1};
     *stage = "request";
     if (!layer || ask->role > 1 || ask->range >= host->ranges) return -EINVAL;
-    uid_t base = host->uid_base + (without("identity") ? 0 : ask->range * RANGE_SIZE);
+    uid_t base = without("rootmap") ? 0 : host->uid_base + (without("identity") ? 0 : ask->range * RANGE_SIZE);
 
     struct cg_limits limits = {UINT64_MAX, UINT32_MAX, UINT32_MAX};
     if (ask->memory) limits.memory = ask->memory;

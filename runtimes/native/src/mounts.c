@@ -140,7 +140,7 @@ static int writable(const struct w_make *ask, uid_t base, const char **stage) {
     const struct option options[] = {{"size", size}, {"nr_inodes", count}, {"mode", "0755"}, {NULL, NULL}};
 
     *stage = "mounts: writable tmpfs";
-    int fd = file_system("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    int fd = file_system("tmpfs", options, MOUNT_ATTR_NODEV | (without("nosuid") ? 0 : MOUNT_ATTR_NOSUID));
     if (fd < 0) return fd;
     int error = attach(fd, AT_FDCWD, "/w");
     close(fd);
@@ -148,6 +148,7 @@ static int writable(const struct w_make *ask, uid_t base, const char **stage) {
     *stage = "mounts: writable directories";
     if ((error = directory("/w/tmp", 01777, base)) || (error = directory("/w/shm", 01777, base))) return error;
     if (ask->role == 0) return directory("/w/box", 0755, base + PROGRAM_UID);
+    if (without("cover") && (error = directory("/w/cover", 0755, 0))) return error;
     if ((error = directory("/w/root", 0755, base)) || (error = directory("/w/root.work", 0700, 0))) return error;
     if ((error = directory("/w/usr", 0755, base)) || (error = directory("/w/usr.work", 0700, 0))) return error;
     return directory("/w/root/workspace", 0755, base);
@@ -160,7 +161,7 @@ static int overlay(const char *lower, const char *upper, const char *work) {
         {"redirect_dir", "on"},  /* so that rename of a layer's directory works, as on any disk */
         {"xino", "on"},          /* one st_dev, and inode numbers that survive a copy up */
         {NULL, NULL}};
-    return file_system("overlay", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    return file_system("overlay", options, MOUNT_ATTR_NODEV | (without("nosuid") ? 0 : MOUNT_ATTR_NOSUID));
 }
 
 /* The lease's root: a private upper over each layer. Returns its mount, attached over "/". */
@@ -172,7 +173,7 @@ static int root_of_lease(const struct tree *tree, const char **stage) {
     int root = overlay("/skel", "/w/root", "/w/root.work");
     if (root < 0) return root;
     *stage = "mounts: attach the root";
-    if ((error = attach(root, AT_FDCWD, "/"))) goto failed;
+    if ((error = attach(root, AT_FDCWD, without("cover") ? "/w/cover" : "/"))) goto failed;
     if (tree->usr >= 0) {
         *stage = "mounts: attach the /usr layer";
         if ((error = attach(tree->usr, AT_FDCWD, "/usr"))) goto failed;

@@ -146,6 +146,11 @@ void process_fault(struct broker *b, struct process *p, const char *stage, int e
     ended(b, p);
 }
 
+static void kill_tree(struct broker *b, struct process *p) {
+    if (!without("kill")) cg_kill(&b->host->cg, p->sandbox->name, p->id);
+    else if (p->pid && !p->reaped) kill(p->pid, SIGKILL);
+}
+
 void process_entered(struct broker *b, uint64_t serial, const struct w_answer *a) {
     struct process *p = table_get(&b->process_serials, serial);
     struct sandbox *s = p->sandbox;
@@ -164,16 +169,16 @@ void process_entered(struct broker *b, uint64_t serial, const struct w_answer *a
         return;
     }
     if (s->state != SB_READY) kill(p->pid, SIGKILL);
-    else if (p->ended != E_EXIT) cg_kill(&b->host->cg, s->name, p->id);
+    else if (p->ended != E_EXIT) kill_tree(b, p);
 }
 
 void process_kill(struct broker *b, struct process *p, enum skh_ended why) {
     if (p->state == P_ENDED) {
-        if (p->lingering) cg_kill(&b->host->cg, p->sandbox->name, p->id);
+        if (p->lingering) kill_tree(b, p);
         return;
     }
     if (p->ended == E_EXIT && !p->reaped) p->ended = why;
-    cg_kill(&b->host->cg, p->sandbox->name, p->id);
+    kill_tree(b, p);
     if (p->pid && !p->reaped && !p->executed) kill(p->pid, SIGKILL);
 }
 
@@ -227,7 +232,7 @@ void process_settle(struct broker *b, struct process *p) {
     struct sandbox *s = p->sandbox;
     if (s->state != SB_READY || !p->reaped) return;
     bool tree_must_go = (p->flags & (CMD_EXCLUSIVE | CMD_END_BACKGROUND)) || p->ended != E_EXIT;
-    bool populated = cg_populated(cg, s->name, p->id) == 1;
+    bool populated = !without("kill") && cg_populated(cg, s->name, p->id) == 1;
     if (populated && (tree_must_go || p->state == P_ENDED)) watch_group(b, p);
     if (populated && tree_must_go && p->state != P_ENDED) {
         if (p->state != P_DRAINING) cg_kill(cg, s->name, p->id);

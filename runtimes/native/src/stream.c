@@ -33,7 +33,7 @@ static void take(struct broker *b, struct stream *st, const uint8_t *data, size_
     if (keep && ring_put(&st->ring, data, keep)) process_kill(b, p, E_FAULT);
     if (keep < length) {
         ring_count(&st->ring, length - keep);
-        if (p->ended == E_EXIT && p->state != P_ENDED) {
+        if (p->ended == E_EXIT && p->state != P_ENDED && !without("output")) {
             p->ended = E_OUTPUT;
             if (!p->reaped) process_kill(b, p, E_OUTPUT);
         }
