@@ -190,6 +190,8 @@ async def arena(layer: Path, scratch: Path, programs: Programs, without: str, st
     weak = bool(without or stop_at)
     binary = scratch / ("stokehold-spawner-weak" if weak else "stokehold-spawner")
     socket = scratch / "spawner.sock"
+    if "root" in without.split(","):
+        layer = with_host_root(layer, scratch / "layer")
     env = {"PATH": os.environ["PATH"], "STOKEHOLD_TEST_SECRET": SECRET}
     env |= {"STOKEHOLD_WITHOUT": without, "STOKEHOLD_STOP_AT": stop_at} if weak else {}
     spawner = await asyncio.create_subprocess_exec(
@@ -209,8 +211,17 @@ async def arena(layer: Path, scratch: Path, programs: Programs, without: str, st
             spawner.terminate()
         async with asyncio.timeout(30):
             await spawner.wait()
-    assert spawner.returncode == 0
-    assert not left()
+    assert spawner.returncode == 0, f"the spawner ended with {spawner.returncode}"
+    assert left() == []
+
+
+def with_host_root(layer: Path, directory: Path) -> Path:
+    """A layer that shows the host's root at /mnt: what an allow-list of directories keeps out."""
+    directory.mkdir(exist_ok=True)
+    (directory / "root").unlink(missing_ok=True)
+    (directory / "root").symlink_to(layer / "root")
+    (directory / "binds").write_text((layer / "binds").read_text() + "/mnt\t/\n")
+    return directory
 
 
 def build(directory: Path) -> None:

@@ -27,7 +27,8 @@ class Attack(msgspec.Struct, frozen=True):
     needs: str | None = None
     harmless: str = ""
     more: tuple[str, ...] = ()
-    """Mechanisms that must be away too for the harm to be visible, though they do not stop this attack."""
+    """Mechanisms that are away as well, though they do not stop this attack: the filter can only be installed without
+    privileges if no_new_privs is set."""
 
     @property
     def name(self) -> str:

@@ -21,6 +21,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="stokehold-escape-") as directory:
+        Path(directory).chmod(0o755)  # what it holds could be read by anybody who found the way
         yield Path(directory)
 
 
