@@ -114,9 +114,7 @@ async def test_an_interpreted_program(node: Node) -> None:
 
 
 async def test_a_compiled_program_is_compiled_once(node: Node) -> None:
-    call = Call(
-        language="c", source=b"copy", tests=(Test("a", b"1", b"1"), Test("b", b"2", b"3"), Test("c", b"4", b"4"))
-    )
+    call = Call(language="c", source=b"copy", tests=(Test("a", b"1", b"1"), Test("b", b"2", b"3"), Test("c", b"4", b"4")))
     result = await node.run(call)
     assert result.compile is not None and (result.compile.status, result.compile.cached) == ("Accepted", False)
     assert [(run.name, run.status) for run in result.runs] == [
@@ -200,9 +198,7 @@ async def test_environment_arguments_and_files(node: Node) -> None:
         ("exit 3", LimitsAsk(), "Nonzero Exit Status", None),
     ],
 )
-async def test_limits_reach_the_program(
-    node: Node, steps: str, limits: LimitsAsk, status: str, limit: str | None
-) -> None:
+async def test_limits_reach_the_program(node: Node, steps: str, limits: LimitsAsk, status: str, limit: str | None) -> None:
     result = await node.run(python_call(steps, limits=resolve(limits), tests=(Test(),)))
     assert (result.status, result.runs[0].status, result.runs[0].limit) == (status, status, limit)
 
@@ -261,7 +257,7 @@ async def test_slots_bound_what_runs_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_fault_of_ours_is_tried_again(node: Node) -> None:
-    lost = []
+    lost: list[str] = []
 
     def lose(name: str) -> None:
         if not lost:

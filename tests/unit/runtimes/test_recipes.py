@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,10 +23,9 @@ def languages() -> Languages:
     return Languages(tools, "/usr/bin:/opt/rust/bin")
 
 
-def plan(language: str, source: str | None = None, *, entry: str | None = None, flags: tuple[str, ...] = (),
-         **files: str) -> Plan:  # fmt: skip
-    names = {name.replace("__", "/").replace("_dot_", "."): text.encode() for name, text in files.items()}
-    given = tuple(InputFile(path, data) for path, data in names.items())
+def plan(language: str, source: str | None = None, files: Mapping[str, str] | None = None, *, entry: str | None = None,
+         flags: tuple[str, ...] = ()) -> Plan:  # fmt: skip
+    given = tuple(InputFile(path, text.encode()) for path, text in (files or {}).items())
     call = Call(language=language, source=None if source is None else source.encode(), files=given, entry=entry,
                 compile=Compile(flags=flags))  # fmt: skip
     return languages().plan(call)
@@ -43,19 +43,19 @@ def test_python_runs_its_own_file_name() -> None:
 
 
 def test_entry_among_several_files() -> None:
-    assert run(plan("python", a_dot_py="", main_dot_py=""))[1] == "main.py"
-    assert run(plan("python", lib__x_dot_py="", data_dot_txt=""))[1] == "lib/x.py"
-    assert run(plan("python", entry="./b.py", a_dot_py="", b_dot_py=""))[1] == "b.py"
-    assert run(plan("bash", go=""))[1] == "go"
+    assert run(plan("python", files={"a.py": "", "main.py": ""}))[1] == "main.py"
+    assert run(plan("python", files={"lib/x.py": "", "data.txt": ""}))[1] == "lib/x.py"
+    assert run(plan("python", files={"a.py": "", "b.py": ""}, entry="./b.py"))[1] == "b.py"
+    assert run(plan("bash", files={"go": ""}))[1] == "go"
     with pytest.raises(CallRefused) as refused:
-        plan("python", a_dot_py="", b_dot_py="")
+        plan("python", files={"a.py": "", "b.py": ""})
     assert refused.value.field == "/entry"
     with pytest.raises(CallRefused):
-        plan("python", entry="c.py", a_dot_py="")
+        plan("python", files={"a.py": ""}, entry="c.py")
 
 
 def test_all_sources_are_compiled_each_as_its_language() -> None:
-    p = plan("cpp", main_dot_cpp="", lib__a_dot_h="", lib__a_dot_cc="", b_dot_c="", flags=("-O3", "-lz"))
+    p = plan("cpp", files={"main.cpp": "", "lib/a.h": "", "lib/a.cc": "", "b.c": ""}, flags=("-O3", "-lz"))
     assert p.compile is not None
     argv = list(p.compile)
     assert argv[:3] == ["/usr/bin/cpp", "-O2", "-O3"]
@@ -66,7 +66,7 @@ def test_all_sources_are_compiled_each_as_its_language() -> None:
 
 def test_a_lone_source_is_not_there_at_run_time() -> None:
     assert plan("c", "int main;").run_files == ()
-    assert plan("c", main_dot_c="", data_dot_txt="").run_files[1].path == "data.txt"
+    assert plan("c", files={"main.c": "", "data.txt": ""}).run_files[1].path == "data.txt"
 
 
 def test_paths_are_never_options() -> None:
@@ -77,7 +77,7 @@ def test_paths_are_never_options() -> None:
 
 def test_c_with_no_source_is_refused() -> None:
     with pytest.raises(CallRefused):
-        plan("c", a_dot_h="")
+        plan("c", files={"a.h": ""})
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,12 @@ def test_java_finds_its_main_class(source: str, file: str, main: str) -> None:
 
 
 def test_java_entry() -> None:
-    text = "package p; public class {} {{ public static void main(String[] a) {{}} }}"
-    files = {"p__A_dot_java": text.format("A", ""), "p__B_dot_java": text.format("B", "")}
-    files = {k: v.replace("{{", "{").replace("}}", "}") for k, v in files.items()}
-    assert run(plan("java", entry="p/B.java", **files))[-1] == "p.B"
-    assert run(plan("java", entry="p.A", **files))[-1] == "p.A"
+    text = "package p; public class NAME { public static void main(String[] a) {} }"
+    files = {f"p/{name}.java": text.replace("NAME", name) for name in ("A", "B")}
+    assert run(plan("java", files=files, entry="p/B.java"))[-1] == "p.B"
+    assert run(plan("java", files=files, entry="p.A"))[-1] == "p.A"
     with pytest.raises(CallRefused):
-        plan("java", entry="-jar x", **files)
+        plan("java", files=files, entry="-jar x")
 
 
 @pytest.mark.parametrize("memory", [32, 64, 128, 256, 512, 4096])
@@ -121,7 +120,7 @@ def test_go_is_hermetic() -> None:
     assert p.compile == ("/usr/bin/go", "build", "-trimpath", "-o", "/tmp/out/main", "./main.go")
     assert p.compile_env["GOCACHE"] == "/opt/go-cache"
     assert (p.compile_env["GOPROXY"], p.compile_env["CGO_ENABLED"]) == ("off", "0")
-    p = plan("go", go_dot_mod="", main_dot_go="", a_test_dot_go="", util__u_dot_go="")
+    p = plan("go", files={"go.mod": "", "main.go": "", "a_test.go": "", "util/u.go": ""})
     assert p.compile is not None and p.compile[-1] == "./"
     assert p.compile_env["GO111MODULE"] == "on"
 
