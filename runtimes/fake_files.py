@@ -221,6 +221,10 @@ class Tree:
 
 
 def _whole(path: str) -> str:
+    if not path or "\0" in path:
+        raise FileFailure("EINVAL", path, "not a path")
+    if len(os.fsencode(path)) > 4095:
+        raise FileFailure("ENAMETOOLONG", path)
     return posixpath.normpath("/" + path.lstrip("/"))
 
 

@@ -120,7 +120,8 @@ class Client:
             raise
 
     async def aclose(self) -> None:
-        """Close the connection; everything unanswered gets Unreachable."""
+        """Send what is queued, as far as the socket takes it, and close; everything unanswered gets Unreachable."""
+        self._flush()
         self._end(Unreachable("the backend was closed"))
         if self._connector is not None:
             self._connector.cancel()
