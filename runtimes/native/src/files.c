@@ -62,7 +62,12 @@ static int delete(const struct fileop_child *f) {
 }
 
 static int make_directory(const struct fileop_child *f) {
-    return paths_make(f->root, f->ask->path, f->ask->flags & FF_HAS_MODE ? f->ask->mode : 0755, RESOLVE_IN_ROOT);
+    int e = paths_make(f->root, f->ask->path, f->ask->flags & FF_HAS_MODE ? f->ask->mode : 0755, RESOLVE_IN_ROOT);
+    if (e != -ENOTDIR) return e;
+    int fd = paths_open(f->root, f->ask->path, O_PATH, 0, RESOLVE_IN_ROOT);  /* it is there, and something else? */
+    if (fd < 0) return e;
+    close(fd);
+    return -EEXIST;
 }
 
 static int change_mode(const struct fileop_child *f) {
