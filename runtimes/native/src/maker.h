@@ -34,6 +34,7 @@ int sandbox_make(const struct host *host, const struct w_make *ask, struct made 
 int sandbox_unmake(const struct host *host, const char *name, const char **stage);
 extern const char *const lease_plan[];       /* the steps of making a lease, NULL at the end */
 #define LEASE_SUPERBLOCKS 5                  /* tmpfs, overlay, overlay of /usr, proc, and the IPC namespace's own mqueue */
+#define CALL_SUPERBLOCKS 3                   /* no overlays */
 
 /* ---- host.c: what the spawner takes from the host. All of these explain on stderr and exit when they cannot. ---- */
 struct layer_option { const char *name, *directory; };

@@ -29,7 +29,8 @@ static const char usage_text[] =
     "usage: stokehold-spawner serve --socket PATH --gateway-uid U --cgroup NAME --slot N --layer NAME=DIR...\n"
     "                               [--makers 4] [--enterers 2] [--orphan-s 900]\n"
     "       stokehold-spawner launch --uid U --gid G [--expose DIR]... -- PROGRAM [ARG]...\n"
-    "       stokehold-spawner floor --layer NAME=DIR --seconds S --workers W --cgroup NAME --slot N\n";
+    "       stokehold-spawner floor --layer NAME=DIR --seconds S --workers W --cgroup NAME --slot N\n"
+    "                               [--role lease|call] [--exec PROGRAM]\n";
 
 _Noreturn void usage(const char *problem) {
     fprintf(stderr, "stokehold-spawner: %s\n%s", problem, usage_text);
