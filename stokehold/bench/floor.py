@@ -1,14 +1,17 @@
-"""`bench floor`: the spawner's own plan, made and destroyed by C alone. Starts the measuring program; computes
-nothing itself."""
+"""`bench floor`: the spawner's own plan, made and destroyed by C alone. Starts the measuring program; computes nothing itself."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import msgspec
 
-from stokehold.service import programs
+from stokehold.service import programs, slot
 from stokehold.service.places import Places
+
+WORKERS = 16
+"""Unmounting waits for the kernel's grace periods; so many workers overlap them."""
 
 
 class FloorFailed(Exception):
@@ -16,43 +19,47 @@ class FloorFailed(Exception):
 
 
 class Floor(msgspec.Struct, frozen=True):
-    """`rate`: sandboxes made and destroyed a second; `plan`: the steps of each; `superblocks`: file systems that
-    one adds."""
+    """`rate`: sandboxes made and destroyed a second; `plan`: the steps of each; `superblocks`: file systems that one adds."""
 
     rate: float
-    plan: list[str] | str
+    plan: list[str]
     superblocks: int
-    made: int = 0
-    seconds: float = 0.0
-    cpu_s: float = 0.0
-    """CPU seconds of the measuring processes and all that they made."""
+    made: int
+    failed: int
+    workers: int
+    seconds: float
+    cpu_s: float
+    """CPU seconds of all processes of the measurement; kernel threads' work for them is not in it."""
+    make_mean_ms: float
+    run_mean_ms: float
+    end_mean_ms: float
 
 
-def measure(where: Places, *, seconds: float, workers: int, exec: bool = False, role: str = "lease") -> Floor:
-    """Measure for `seconds`; with `exec`, a small program is entered and run in each sandbox. Raises FloorFailed,
-    CannotServe."""
-    binary = programs.spawner_binary()
+def measure(where: Places, *, seconds: float, workers: int = WORKERS, role: str = "lease", program: str | None = None) -> Floor:
+    """Measure for `seconds` (whole ones); with `program`, that is entered and run to its end in each sandbox.
+
+    Needs root. Raises FloorFailed, CannotServe."""
     layer = where.layers / "host"
-    if not layer.is_dir():
-        raise FloorFailed(f"{layer} is missing: start the service once (`stokehold serve`), which makes it")
-    argv = [
-        str(binary),
-        "floor",
-        "--layer",
-        f"host={layer}",
-        "--seconds",
-        str(seconds),
-        "--workers",
-        str(workers),
-        "--role",
-        role,
-        *(["--exec"] if exec else []),
-    ]
-    asked = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    output, complaint = asked.communicate(timeout=seconds + 60)
-    if asked.returncode != 0:
-        raise FloorFailed(complaint.decode(errors="replace")[-500:] or f"{binary.name} exited with {asked.returncode}")
+    programs.make_layer(layer)
     try:
-        return msgspec.json.decode(output, type=Floor)
+        number, held = slot.claim_slot()
+    except OSError as problem:
+        raise FloorFailed(str(problem)) from problem
+    argv = [
+        *(str(programs.spawner_binary()), "floor", "--layer", f"host={layer}", "--role", role),
+        *("--seconds", str(max(1, round(seconds))), "--workers", str(workers)),
+        *("--cgroup", f"stokehold-{os.getpid() & 0xFFFFFFFF:08x}", "--slot", str(number)),
+        *(("--exec", program) if program else ()),
+    ]
+    try:
+        asked = subprocess.run(argv, capture_output=True, timeout=seconds + 60, check=False)
+    except subprocess.TimeoutExpired as problem:
+        raise FloorFailed(f"no figures within {seconds + 60:.0f} s") from problem
+    finally:
+        os.close(held)
+    if asked.returncode != 0:
+        raise FloorFailed(asked.stderr.decode(errors="replace")[-500:] or f"{argv[0]} exited with {asked.returncode}")
+    try:
+        return msgspec.json.decode(asked.stdout, type=Floor)
     except msgspec.DecodeError as problem:
         raise FloorFailed(f"unexpected answer: {problem}") from problem

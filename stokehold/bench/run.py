@@ -55,8 +55,8 @@ def measure(where: Places, *, seconds: float, http: int, connections: int) -> Ru
     before, began = usage(service.gateway, service.spawner), time.perf_counter()
     loaded = load(call, seconds=seconds, http=http, concurrency=connections)
     after, took = usage(service.gateway, service.spawner), time.perf_counter() - began
-    alone = floor.measure(where, seconds=FLOOR_S, workers=16, exec=True, role="call")
-    sandbox_cpu_s = alone.cpu_s / alone.made if alone.made and alone.cpu_s else (os.cpu_count() or 1) / alone.rate
+    alone = floor.measure(where, seconds=FLOOR_S, role="call", program=PROGRAM["argv"][0])
+    sandbox_cpu_s = alone.cpu_s / alone.made
     ceiling = (os.cpu_count() or 1) / (empty_cpu_s + sandbox_cpu_s)
     return RunBench(
         rate=loaded.rate,
