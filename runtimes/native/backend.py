@@ -19,7 +19,7 @@ from guard import preflight
 from runtimes.backend import Adopted, Command, Failure, Kind, Need, Process, Sandbox, Spec, StartFailed
 from runtimes.native.client import Client
 from runtimes.native.messages import exit_event, spec_fields
-from runtimes.native.request import Refused, Reply
+from runtimes.native.request import Refused, Reply, detail_of
 from runtimes.native.sandbox import NativeSandbox, Owner, begin
 from runtimes.native.wire import Frame, Op, T, fields, number, text
 
@@ -112,6 +112,17 @@ class NativeBackend(Owner):
         await self.client.aclose()
         for box in list(self._boxes.values()):
             box.gone("closed")
+
+    @property
+    def connected(self) -> bool:
+        """Whether a spawner listens to us at this moment."""
+        return self.client.connected
+
+    async def stats(self) -> dict[str, int]:
+        """The spawner's own counters by name. Raises Unreachable."""
+        reply = await self.client.ask(Op.STATS, again="any")
+        lines = (line.split() for line in detail_of(reply.payload).splitlines())
+        return {parts[0]: int(parts[1]) for parts in lines if len(parts) == 2 and parts[1].isdigit()}
 
     # -- Owner --------------------------------------------------------------------------------------------------------
 

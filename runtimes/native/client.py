@@ -44,6 +44,7 @@ from runtimes.native.wire import (
 
 _ANCILLARY = socket.CMSG_SPACE(253 * 4)
 _SEND_ROOM = 4 << 20
+_CUT = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
 
 
 class Client:
@@ -219,7 +220,7 @@ class Client:
                 self._disconnected()
                 return
             try:
-                if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                if flags & _CUT:
                     raise ProtocolError("a packet was cut")
                 frames = split(bytes(memoryview(self._buffer)[:size]), fds)
                 for received in frames:

@@ -94,8 +94,9 @@ class NativeSite(Site):
             return Spec(role="call", disk_bytes=32 << 20)
         return Spec(memory_bytes=256 << 20, disk_bytes=32 << 20, processes=128, cpu_milli=2000)
 
-    async def reconnect(self) -> Backend:
-        await self.backend.aclose()
+    async def reconnect(self, *, close: bool = True) -> Backend:
+        if close:
+            await self.backend.aclose()
         self.backend = NativeBackend(self.spawner.socket)
         return self.backend
 

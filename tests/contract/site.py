@@ -47,8 +47,8 @@ class Site(ABC):
     def spec(self, role: str = "lease") -> Spec: ...
 
     @abstractmethod
-    async def reconnect(self) -> Backend:
-        """As when a gateway dies and another one comes."""
+    async def reconnect(self, *, close: bool = True) -> Backend:
+        """As when a gateway dies and another one comes; without `close`, the old one does not know yet."""
 
     @abstractmethod
     async def crash(self) -> None:
@@ -90,8 +90,9 @@ class FakeSite(Site):
     def spec(self, role: str = "lease") -> Spec:
         return Spec(kind="fake", role=role, disk_bytes=32 << 20)  # type: ignore[arg-type]
 
-    async def reconnect(self) -> Backend:
-        await self.backend.aclose()
+    async def reconnect(self, *, close: bool = True) -> Backend:
+        if close:
+            await self.backend.aclose()
         self.backend = FakeBackend(self.host)
         return self.backend
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from runtimes.backend import Adopted, Collect, Command, Ended, Input, Null, SandboxLost
+from runtimes.backend import Adopted, BackendError, Collect, Command, Ended, Input, Null, SandboxLost
 
 from .site import Box, Site
 from .test_output import read_all
@@ -16,8 +16,8 @@ from .test_trees import Held
 pytestmark = pytest.mark.anyio
 
 
-async def adopted(site: Site) -> dict[str, Adopted]:
-    backend = await site.reconnect()
+async def adopted(site: Site, *, close: bool = True) -> dict[str, Adopted]:
+    backend = await site.reconnect(close=close)
     return {found.sandbox.name: found for found in await backend.adopt()}
 
 
@@ -135,3 +135,15 @@ async def test_many_commands_survive_together(site: Site) -> None:
             async with asyncio.timeout(10):
                 outcome = await process.wait()
             assert (outcome.ended, outcome.exit_code, outcome.streams[1].head) == (Ended.EXIT, n, str(n).encode())
+
+
+async def test_an_older_gateway_is_fenced_off(real_site: Site) -> None:
+    box = await real_site.box()
+    old = real_site.backend
+    found = await adopted(real_site, close=False)
+    async with asyncio.timeout(10):
+        assert await box.lost() == "fenced"
+    with pytest.raises(BackendError):
+        await old.adopt()
+    assert (await found[box.name].sandbox.run(real_site.program("echo", "on"))).streams[1].head == b"on\n"
+    await old.aclose()
