@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -53,23 +53,26 @@ class _Reader:
             self.task = asyncio.create_task(self._process.read(self.stream, self.offset, PIECE))
         return self.task
 
-    def take(self, chunk: Chunk) -> list[tuple[str, dict[str, Any]]]:
-        """The events of a chunk; `shown` is where the last of them ends."""
+    def take(self, chunk: Chunk) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The events of a chunk; when one is yielded, `shown` is where it ends."""
         self.task = None
-        name, events = NAMES[self.stream], []
+        name = NAMES[self.stream]
         if chunk.offset > self.offset:
-            events += self.rest()
-            events.append(("dropped", {"stream": name, "from": self.offset, "to": chunk.offset}))
+            yield from self.rest()
+            lost = {"stream": name, "from": self.offset, "to": chunk.offset}
             self.offset = self.shown = chunk.offset
+            yield "dropped", lost
         pieces = self.split.feed(chunk.data, chunk.end)
         start, self.offset = self.shown, self.offset + len(chunk.data)
         self.shown = self.offset - self.split.held
-        return events + [(name, {"offset": start, **piece}) for piece in pieces]
+        for piece in pieces:
+            yield name, {"offset": start, **piece}
 
-    def rest(self) -> list[tuple[str, dict[str, Any]]]:
+    def rest(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """What waited for the rest of its character that never came."""
         start, self.shown = self.shown, self.offset
-        return [(NAMES[self.stream], {"offset": start, **piece}) for piece in self.split.feed(b"", True)]
+        for piece in self.split.feed(b"", True):
+            yield NAMES[self.stream], {"offset": start, **piece}
 
 
 async def output_events(process: Process, offsets: Mapping[Stream, int], streams: tuple[Stream, ...] = (1, 2)) -> AsyncIterator[bytes]:
@@ -100,12 +103,9 @@ async def output_events(process: Process, offsets: Mapping[Stream, int], streams
                         del readers[stream]
                         continue
                 told = outcome.streams.get(stream) if outcome is not None else None
-                if outcome is not None and reader.task is None and reader.offset >= (told.total if told else 0):
+                if outcome is not None and reader.offset >= (told.total if told else 0):
                     for name, data in reader.rest():
                         yield event(name, data, id_now())
-                    del readers[stream]
-                elif outcome is not None and reader.task is not None and reader.offset >= (told.total if told else 0):
-                    reader.task.cancel()
                     del readers[stream]
     finally:
         pending = [task for task in (waiting, *(reader.task for reader in everyone)) if task is not None]

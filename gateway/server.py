@@ -9,7 +9,6 @@ import contextlib
 import signal
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -89,12 +88,15 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._quic: QuicServer | None = None
         self._log = structlog.get_logger("server")
+        self.port = 0
+        """Of the TLS listener, once it listens."""
 
     async def start(self) -> None:
         """Listen. Raises SettingsError."""
         settings = self._settings
         stream = _bind(settings.listen, socket.SOCK_STREAM)
         host, port = stream.getsockname()[:2]
+        self.port = port
         datagrams = _bind(f"[{host}]:{port}", socket.SOCK_DGRAM)
         config = configuration(settings, port)
         context = tls_context(self._pair)
@@ -143,7 +145,7 @@ class Server:
             await self._quic.aclose()
 
 
-async def stopped(asked: Callable[[int], None] | None = None) -> None:
+async def stopped() -> None:
     """Returns at the first SIGTERM or SIGINT."""
     event = asyncio.Event()
     loop = asyncio.get_running_loop()
