@@ -31,10 +31,11 @@ class Compiled:
         self._fd = fd
 
     def open(self) -> int:
-        """A new descriptor of the tar, at its beginning; the caller closes it. Raises ValueError if there is none."""
+        """Another descriptor of the tar, which the caller closes; its offset is shared: read by pread. Raises ValueError if
+        there is none."""
         if self._fd is None:
             raise ValueError("nothing was compiled")
-        return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.dup(self._fd)
 
     def copy(self) -> Compiled:
         return Compiled(self.result, None if self._fd is None else self.open())
@@ -244,5 +245,8 @@ class CompileCache:
 
 
 def _digest(fd: int) -> str:
-    with Path(f"/proc/self/fd/{fd}").open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest, at = hashlib.sha256(), 0
+    while data := os.pread(fd, 1 << 20, at):
+        digest.update(data)
+        at += len(data)
+    return digest.hexdigest()

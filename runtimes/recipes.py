@@ -137,6 +137,7 @@ def _go(tools: Tools, call: Call) -> Plan:
         "CGO_ENABLED": "0",
         "GO111MODULE": "on" if module else "off",
         "GOCACHE": tools.more.get("cache", "/tmp/go-cache"),
+        "GODEBUG": "goindex=0",  # the index of the library wants to be written beside it, and is not needed
         "GOENV": "off",
         "GOFLAGS": "",
         "GOPATH": "/tmp/go",

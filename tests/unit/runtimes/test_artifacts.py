@@ -39,7 +39,7 @@ class Maker:
 def content(compiled: Compiled) -> bytes:
     fd = compiled.open()
     try:
-        return os.read(fd, 1 << 20)
+        return os.pread(fd, 1 << 20, 0)
     finally:
         os.close(fd)
 
