@@ -14,6 +14,7 @@
 
 #define PERIOD_US 100000u
 #define MEMSW_ROOM (2u << 20)    /* a huge page: the largest charge at once */
+#define DEPTH 4u            /* more than we ever nest */
 #define QUOTA_MIN_US 1000u  /* the kernel's own */
 
 /* ---- files ---- */
@@ -44,29 +45,21 @@ int cg_rmdir(int dir, const char *path) {
     return unlinkat(dir, path, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-int cg_rmdir_children(int parent, const char *path) {
-    int fd = openat(parent, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), error = 0;
-    if (fd < 0) return errno == ENOENT ? 0 : -errno;
-    DIR *dir = fdopendir(fd);
+/* A group's directory can be removed only when nothing is in it: its children first, if there are any. */
+static int remove_tree(int parent, const char *path, unsigned depth) {
+    int error = cg_rmdir(parent, path);
+    if ((error != -EBUSY && error != -ENOTEMPTY) || !depth) return error;
+    int fd = openat(parent, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     if (!dir) {
-        close(fd);
-        return -ENOMEM;
+        error = -errno;
+        if (fd >= 0) close(fd);
+        return error == -ENOENT ? 0 : error;
     }
     for (struct dirent *d; (d = readdir(dir));)
-        if (d->d_type == DT_DIR && d->d_name[0] != '.') {
-            int e = cg_rmdir(fd, d->d_name);
-            if (e) error = e;
-        }
+        if (d->d_type == DT_DIR && d->d_name[0] != '.') remove_tree(fd, d->d_name, depth - 1);
     closedir(dir);
-    return error;
-}
-
-/* A group's directory can be removed only when nothing is in it: its children first, if there are any. */
-static int remove_tree(int dir, const char *path) {
-    int error = cg_rmdir(dir, path);
-    if (error != -EBUSY && error != -ENOTEMPTY) return error;
-    if ((error = cg_rmdir_children(dir, path))) return error;
-    return cg_rmdir(dir, path);
+    return cg_rmdir(parent, path);
 }
 
 static int write_number(int dir, const char *group, const char *file, uint64_t value) {
@@ -195,12 +188,12 @@ int cg_sandbox_remove(const struct cgroups *cg, const char *sandbox) {
     char path[CG_PATH];
     int error;
     v2_path(path, sandbox, NULL);
-    if ((error = remove_tree(cg->v2_fd, path))) return error;
+    if ((error = remove_tree(cg->v2_fd, path, DEPTH))) return error;
     snprintf(path, sizeof path, "%s/init", sandbox);
     if ((error = cg_rmdir(cg->v2_fd, path))) return error;
     for (int c = 0; c < CG_CONTROLLERS; c++)
-        if (cg->v1_fd[c] >= 0 && (error = remove_tree(cg->v1_fd[c], sandbox))) return error;
-    return cg_rmdir(cg->v2_fd, sandbox);  /* last: cg_clean finds the rest by it */
+        if (cg->v1_fd[c] >= 0 && (error = remove_tree(cg->v1_fd[c], sandbox, DEPTH))) return error;
+    return remove_tree(cg->v2_fd, sandbox, DEPTH);  /* last: cg_clean finds the rest by it */
 }
 
 /* ---- commands ---- */

@@ -10,7 +10,6 @@ int cg_write(int dir, const char *path, const char *value);                    /
 int cg_read(int dir, const char *path, char *text, unsigned size);             /* 0 or -errno; NUL-terminated */
 int cg_mkdir(int dir, const char *path);
 int cg_rmdir(int dir, const char *path);                                       /* a missing one is success */
-int cg_rmdir_children(int dir, const char *path);                              /* the directories in it, one level */
 bool cg_enabled(const struct cgroups *cg, enum cg_controller c);               /* lives on v2 */
 void cg_names(const struct cgroups *cg, char *text, unsigned size);            /* "+memory +pids": those that live on v2 */
 

@@ -239,5 +239,7 @@ void host_probe(const struct host *host) {
     bool failed = true;
     while ((got = waitpid(-1, &status, 0)) > 0 || errno == EINTR)  /* its PID 1s are our children too */
         if (got == pid) failed = status != 0;
-    if (failed) exit(1);
+    if (!failed) return;
+    cg_remove_roots(&host->cg);
+    exit(1);
 }

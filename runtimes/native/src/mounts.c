@@ -224,12 +224,12 @@ static int process_files(const struct w_make *ask, const struct tree *tree, int 
     int proc = file_system("proc", NULL, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
     if (proc < 0) return proc;
     int error = attach(proc, root, "proc");
-    *stage = "mounts: hide of /proc";
+    if (!error) *stage = "mounts: what is hidden of /proc";
     for (size_t i = 0; i < COUNT(masked) && !error && !without("masks"); i++) {
         if (masked_kind[i] == A_FILE) error = bind(tree->dev, "null", 0, proc, masked[i]);
         else if (masked_kind[i] == A_DIRECTORY) error = bind(AT_FDCWD, "/empty", 0, proc, masked[i]);
     }
-    *stage = "mounts: read-only parts of /proc";
+    if (!error) *stage = "mounts: read-only parts of /proc";
     for (size_t i = 0; i < COUNT(read_only) && !error && !without("roproc"); i++)
         if (read_only_kind[i] != ABSENT) error = bind(proc, read_only[i], MOUNT_ATTR_RDONLY, proc, read_only[i]);
     if (!error && ask->shown_memory) {
