@@ -167,10 +167,11 @@ def ours(pid: Path) -> bool:
 
 
 def members(box: str, command: str | None = None) -> list[int]:
-    """Host pids of a command (or of everything but PID 1) of a sandbox."""
+    """Host pids of a command (or of everything but PID 1) of a sandbox, now."""
     root = next(p for p in groups(box) if (p / "c").is_dir())
     folders = [root / "c" / command] if command else [p for p in (root / "c").iterdir() if p.is_dir()]
-    return [int(pid) for folder in folders for pid in (folder / "cgroup.procs").read_text().split()]
+    files = [folder / "cgroup.procs" for folder in folders]
+    return [int(pid) for file in files if file.exists() for pid in file.read_text().split()]
 
 
 def left() -> list[str]:
@@ -194,8 +195,10 @@ async def arena(layer: Path, scratch: Path, programs: Programs, without: str, st
         layer = with_host_root(layer, scratch / "layer")
     env = {"PATH": os.environ["PATH"], "STOKEHOLD_TEST_SECRET": SECRET}
     env |= {"STOKEHOLD_WITHOUT": without, "STOKEHOLD_STOP_AT": stop_at} if weak else {}
+    # More than a program gets, and little enough that a test may take all of it.
+    limits = ("prlimit", "--sigpending=8192:8192")
     spawner = await asyncio.create_subprocess_exec(
-        binary, "serve", "--socket", socket, "--gateway-uid", "0", "--cgroup", CGROUP, "--slot", str(SLOT), "--layer",
+        *limits, binary, "serve", "--socket", socket, "--gateway-uid", "0", "--cgroup", CGROUP, "--slot", str(SLOT), "--layer",
         f"host={layer}", "--makers", "1", "--enterers", "2", env=env, stdout=asyncio.subprocess.PIPE)
     backend = None
     try:

@@ -78,18 +78,19 @@ static bool take_timer(long i) {
     return timer_create(CLOCK_MONOTONIC, &(struct sigevent){.sigev_notify = SIGEV_NONE}, &timer) == 0;
 }
 static bool take_signal(long i) {
-    if (i == 0) {
+    static bool blocked;
+    if (!blocked) {
         sigset_t set;
         sigemptyset(&set);
         sigaddset(&set, SIGRTMIN);
-        sigprocmask(SIG_BLOCK, &set, NULL);
+        blocked = sigprocmask(SIG_BLOCK, &set, NULL) == 0;
     }
     return sigqueue(getpid(), SIGRTMIN, (union sigval){.sival_int = (int)i}) == 0;
 }
 static bool take_queue(long i) {
     char name[32];
     snprintf(name, sizeof name, "/queue%ld", i);
-    return mq_open(name, O_RDWR | O_CREAT, 0600, &(struct mq_attr){.mq_maxmsg = 2, .mq_msgsize = 1024}) >= 0;
+    return mq_open(name, O_RDWR | O_CREAT, 0600, &(struct mq_attr){.mq_maxmsg = 4, .mq_msgsize = 1024}) >= 0;
 }
 static bool take_message(long i) {
     static int queue;
@@ -145,21 +146,12 @@ static bool take_output(long i) {
     memset(data, 'y', sizeof data);
     return write(1, data, sizeof data) == sizeof data;
 }
-static bool take_cpu(long i) {
-    time_t end = time(NULL) + 2;
-    if (i < 8 && fork() == 0) {
-        while (time(NULL) < end) {}
-        _exit(0);
-    }
-    return true;
-}
-
 static const struct { const char *name; bool (*take)(long i); } things[] = {
     {"process", take_process}, {"thread", take_thread}, {"memory", take_memory}, {"shared", take_shared}, {"memfd", take_memfd},
     {"disk", take_disk}, {"hole", take_hole}, {"inode", take_inode}, {"inotify", take_inotify}, {"timer", take_timer},
     {"signal", take_signal}, {"queue", take_queue}, {"message", take_message}, {"file", take_file}, {"pipe", take_pipe},
     {"socket", take_socket}, {"flight", take_flight}, {"name", take_name}, {"lock", take_lock}, {"terminal", take_terminal},
-    {"output", take_output}, {"cpu", take_cpu}};
+    {"output", take_output}};
 
 /* take THING COUNT [hold]: harm if it got them all. */
 static void take(int argc, char **argv) {
@@ -181,11 +173,35 @@ static void take(int argc, char **argv) {
     broken("no such thing");
 }
 
+/* crowd THING COUNT USERS: as many users of the sandbox, each taking COUNT; held until the input ends. */
+static void crowd(int argc, char **argv) {
+    int ready[2], total = 0;
+    char wait_for;
+    if (argc != 3 || pipe(ready) < 0) broken("usage");
+    for (int user = 0; user < atoi(argv[2]); user++) {
+        int got = 0;
+        pid_t pid = fork();
+        if (pid == 0) {
+            if (setresgid(2000 + user, 2000 + user, 2000 + user) < 0 || setresuid(2000 + user, 2000 + user, 2000 + user) < 0) broken("user: %m");
+            for (size_t i = 0; i < sizeof things / sizeof *things; i++)
+                while (!strcmp(things[i].name, argv[0]) && got < atol(argv[1]) && things[i].take(user * 100000 + got)) got++;
+            if (write(ready[1], &got, sizeof got) < 0) _exit(3);
+            for (;;) pause();
+        }
+        if (pid < 0 || read(ready[0], &got, sizeof got) != sizeof got) broken("fork: %m");
+        total += got;
+    }
+    printf("HELD %d\n", total);
+    fflush(stdout);
+    if (read(0, &wait_for, 1) < 0) broken("stdin: %m");
+    safe("held %d", total);
+}
+
 /* neighbour: a little of everything, as an honest program needs it. Harm, if anything is missing. */
 static void neighbour(int argc, char **argv) {
     static const struct { const char *name; long count; } needs[] = {
-        {"process", 8}, {"thread", 8}, {"memory", 8}, {"shared", 1}, {"memfd", 1}, {"disk", 2}, {"inode", 64}, {"inotify", 4},
-        {"timer", 32}, {"signal", 32}, {"queue", 4}, {"message", 4}, {"file", 64}, {"pipe", 8}, {"socket", 8}, {"flight", 8},
+        {"signal", 32}, {"process", 8}, {"thread", 8}, {"memory", 8}, {"shared", 1}, {"memfd", 1}, {"disk", 2}, {"inode", 64},
+        {"inotify", 4}, {"timer", 32}, {"queue", 4}, {"message", 4}, {"file", 64}, {"pipe", 8}, {"socket", 8}, {"flight", 8},
         {"lock", 8}};
     (void)argc, (void)argv;
     for (size_t n = 0; n < sizeof needs / sizeof *needs; n++)
@@ -196,4 +212,17 @@ static void neighbour(int argc, char **argv) {
     safe("the neighbour notices nothing");
 }
 
-const struct attack attacks[] = {{"take", take}, {"neighbour", neighbour}, {NULL, NULL}};
+/* spin: eight processes that compute for a second */
+static void spin(int argc, char **argv) {
+    time_t end = time(NULL) + 2;
+    (void)argc, (void)argv;
+    for (int i = 0; i < 8; i++)
+        if (fork() == 0) {
+            while (time(NULL) < end) {}
+            _exit(0);
+        }
+    while (wait(NULL) > 0) {}
+    safe("done");
+}
+
+const struct attack attacks[] = {{"spin", spin}, {"take", take}, {"crowd", crowd}, {"neighbour", neighbour}, {NULL, NULL}};
