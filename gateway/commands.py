@@ -102,7 +102,7 @@ def command_of(ask: ExecAsk, lease: Home, maximum: Maximum, *, id: str, orphan: 
         descriptors[2] = Null()
     env = _environment(ask, lease)
     return Command(
-        id=id, argv=_argv(ask, descriptors, env), env=env, cwd=posixpath.join(lease.cwd or WORKSPACE, ask.cwd or ""),
+        id=id, argv=_argv(ask, descriptors, env), env=env, cwd=posixpath.join(lease.cwd or WORKSPACE, ask.cwd) if ask.cwd else lease.cwd or WORKSPACE,
         user=user_of(ask.user, lease), limits=_limits(ask, maximum), descriptors=descriptors,
         background=ask.background or "keep", orphan=orphan)
 

@@ -195,6 +195,7 @@ async def _octets(process: Process, number: StreamNumber, offset: int) -> AsyncI
         if chunk.data:
             yield chunk.data
         if chunk.end:
+            await glance(process)  # raises if it ended because the sandbox is gone
             return
         offset = chunk.offset + len(chunk.data)
 

@@ -90,6 +90,7 @@ class Server:
         self._log = structlog.get_logger("server")
         self.port = 0
         """Of the TLS listener, once it listens."""
+        self.plain_port: int | None = None
 
     async def start(self) -> None:
         """Listen. Raises SettingsError."""
@@ -104,7 +105,9 @@ class Server:
         if settings.http is not None:
             plain = configuration(settings, port)
             plain.alt_svc_headers = []
-            await self._listen(_bind(settings.http, socket.SOCK_STREAM), plain, None)
+            sock = _bind(settings.http, socket.SOCK_STREAM)
+            self.plain_port = sock.getsockname()[1]
+            await self._listen(sock, plain, None)
         quic = self._quic = QuicServer(self._app, config, self._context, self._pair)
         await asyncio.get_running_loop().create_datagram_endpoint(lambda: quic, sock=datagrams)
         self._log.info("listening", listen=f"{host}:{port}", http=settings.http)

@@ -146,7 +146,7 @@ class Stage(msgspec.Struct):
 async def staged(folder: Path, host: FakeHost | None = None, **changes: Any) -> AsyncIterator[Stage]:
     """A whole gateway without sockets. `changes` are of its settings."""
     host = host or FakeHost()
-    settings = Settings(state=folder, backend="fake", warmpool=PoolSettings(pools=()), **changes)
+    settings = Settings(**{"state": folder, "backend": "fake", "listen": "127.0.0.1:0", "warmpool": PoolSettings(pools=()), **changes})
     async with composed(settings, FakeBackend(host), Languages({})) as services:
         yield Stage(create_app(services), services, host)
 
