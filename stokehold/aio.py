@@ -55,9 +55,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -201,9 +199,7 @@ class AsyncLease:
     async def __aenter__(self) -> AsyncLease:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.delete()
 
     def __repr__(self) -> str:
@@ -272,9 +268,7 @@ class AsyncLease:
         """A file's bytes, or those from position `first` to `last` (included)."""
         return await self._client.send(wire.read_file(self.id, path, first, last))
 
-    async def write(
-        self, path: str, data: bytes | str, *, mode: str | None = None, append: bool = False, mkdirs: bool = True
-    ) -> None:
+    async def write(self, path: str, data: bytes | str, *, mode: str | None = None, append: bool = False, mkdirs: bool = True) -> None:
         """Write a file whole. It appears at once, or not at all."""
         raw = data.encode() if isinstance(data, str) else data
         await self._client.send(wire.write_file(self.id, path, raw, mode=mode, append=append, mkdirs=mkdirs))

@@ -39,9 +39,7 @@ app.add_typer(bench.app, name="bench", help="Measure a running service beside it
 
 
 @app.callback(invoke_without_command=True)
-def _options(
-    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")
-) -> None:
+def _options(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit

@@ -49,9 +49,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
@@ -182,9 +180,7 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.delete()
 
     def __repr__(self) -> str:
@@ -253,9 +249,7 @@ class Lease:
         """A file's bytes, or those from position `first` to `last` (included)."""
         return self._client.send(wire.read_file(self.id, path, first, last))
 
-    def write(
-        self, path: str, data: bytes | str, *, mode: str | None = None, append: bool = False, mkdirs: bool = True
-    ) -> None:
+    def write(self, path: str, data: bytes | str, *, mode: str | None = None, append: bool = False, mkdirs: bool = True) -> None:
         """Write a file whole. It appears at once, or not at all."""
         raw = data.encode() if isinstance(data, str) else data
         self._client.send(wire.write_file(self.id, path, raw, mode=mode, append=append, mkdirs=mkdirs))

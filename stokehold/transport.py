@@ -57,9 +57,7 @@ def options(http: Http, url: str, pool: int = POOL) -> dict[str, Any]:
     if http == 3:
         if parts.scheme != "https":
             raise errors.SettingsError("HTTP/3 needs an https URL")
-        chosen["quic_cache_layer"] = {
-            (parts.hostname or "", parts.port or 443): (parts.hostname or "", parts.port or 443)
-        }
+        chosen["quic_cache_layer"] = {(parts.hostname or "", parts.port or 443): (parts.hostname or "", parts.port or 443)}
     return chosen
 
 

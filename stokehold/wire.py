@@ -122,9 +122,7 @@ def run(
 
 
 def _test(test: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value(item) if name in ("stdin", "expected") and item is not None else item for name, item in test.items()
-    }
+    return {name: value(item) if name in ("stdin", "expected") and item is not None else item for name, item in test.items()}
 
 
 def _patience(timeout_s: float | None) -> dict[str, str]:
@@ -164,12 +162,8 @@ def get_lease(lease: str) -> Ask[replies.LeaseInfo]:
     return _get(f"/v1/leases/{lease}", replies.LeaseInfo)
 
 
-def list_leases(
-    state: str | None, metadata: Mapping[str, str] | None, limit: int | None, cursor: str | None
-) -> Ask[replies.LeasePage]:
-    return _get(
-        "/v1/leases", replies.LeasePage, {"state": state, "limit": limit, "cursor": cursor, **_metadata(metadata)}
-    )
+def list_leases(state: str | None, metadata: Mapping[str, str] | None, limit: int | None, cursor: str | None) -> Ask[replies.LeasePage]:
+    return _get("/v1/leases", replies.LeasePage, {"state": state, "limit": limit, "cursor": cursor, **_metadata(metadata)})
 
 
 def patch_lease(lease: str, fields: Mapping[str, Any]) -> Ask[replies.LeaseInfo]:
@@ -280,11 +274,7 @@ def process_wait(lease: str, pid: int | str) -> Ask[replies.ExecReply]:
 
 def read_file(lease: str, path: str, first: int | None = None, last: int | None = None) -> Ask[bytes]:
     """GET …/files. `first` and `last` are byte positions, both included, as in a Range header."""
-    headers = (
-        {}
-        if first is None and last is None
-        else {"Range": f"bytes={'' if first is None else first}-{'' if last is None else last}"}
-    )
+    headers = {} if first is None and last is None else {"Range": f"bytes={'' if first is None else first}-{'' if last is None else last}"}
     return Ask(method="GET", path=f"/v1/leases/{lease}/files" + _query({"path": path}), reply=bytes, headers=headers)
 
 

@@ -58,11 +58,7 @@ class Target(msgspec.Struct, frozen=True):
             (b":authority", f"{self.host}:{self.port}".encode()),
             (b"authorization", f"Bearer {self.token}".encode()),
         ]
-        return (
-            [*sent, (b"content-type", b"application/json"), (b"content-length", str(len(self.body)).encode())]
-            if self.body
-            else sent
-        )
+        return [*sent, (b"content-type", b"application/json"), (b"content-length", str(len(self.body)).encode())] if self.body else sent
 
     def context(self, alpn: str) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca)
@@ -104,9 +100,7 @@ async def _load(target: Target, seconds: float, http: int, concurrency: int) -> 
     managers = []
     for _ in range(count):
         if http == 3:
-            configuration = QuicConfiguration(
-                is_client=True, alpn_protocols=H3_ALPN, cafile=target.ca, server_name=target.host
-            )
+            configuration = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, cafile=target.ca, server_name=target.host)
             manager = connect(target.host, target.port, configuration=configuration, create_protocol=_H3)
             quic = await manager.__aenter__()
             assert isinstance(quic, _H3)
@@ -227,9 +221,7 @@ class _H2(asyncio.Protocol):
     @classmethod
     async def open(cls, target: Target) -> _H2:
         context = target.context("h2") if target.url.startswith("https") else None
-        _, protocol = await asyncio.get_running_loop().create_connection(
-            lambda: cls(target), target.host, target.port, ssl=context
-        )
+        _, protocol = await asyncio.get_running_loop().create_connection(lambda: cls(target), target.host, target.port, ssl=context)
         return protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

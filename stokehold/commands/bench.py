@@ -64,9 +64,4 @@ def _show(found: msgspec.Struct, as_json: bool) -> None:
     if as_json:
         shown.give(found)
     else:
-        shown.pairs(
-            {
-                name: f"{value:.4g}" if isinstance(value, float) else value
-                for name, value in msgspec.structs.asdict(found).items()
-            }
-        )
+        shown.pairs({name: f"{value:.4g}" if isinstance(value, float) else value for name, value in msgspec.structs.asdict(found).items()})

@@ -18,18 +18,14 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The lease.")]
 
 
 def lease(
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- CMD [ARG]...]", help="With --rm: what to run in it.")
-    ] = None,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- CMD [ARG]...]", help="With --rm: what to run in it.")] = None,
     rm: Annotated[bool, typer.Option("--rm", help="Run CMD in it, then delete it.")] = False,
     job: Annotated[str | None, typer.Option(help="metadata.job, by which `rm --job` finds it.")] = None,
     memory_mb: Annotated[float | None, typer.Option(help="Memory.")] = None,
     disk_mb: Annotated[float | None, typer.Option(help="Disk.")] = None,
     cpu: Annotated[float | None, typer.Option(help="CPUs.")] = None,
     ttl_s: Annotated[float | None, typer.Option(help="Seconds until it ends (default 3600).")] = None,
-    idle_s: Annotated[
-        float | None, typer.Option(help="Seconds without activity until it ends (default: none).")
-    ] = None,
+    idle_s: Annotated[float | None, typer.Option(help="Seconds without activity until it ends (default: none).")] = None,
     state: shown.State = None,
     as_json: shown.Json = False,
 ) -> None:
@@ -62,9 +58,7 @@ def exec(
     timeout_s: Annotated[float | None, typer.Option(help="End it after so many seconds (exit code 124).")] = None,
     user: Annotated[str | None, typer.Option(help="As whom.")] = None,
     cwd: Annotated[str | None, typer.Option(help="Where.")] = None,
-    env: Annotated[
-        list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="May be given several times.")
-    ] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="May be given several times.")] = None,
     interactive: Annotated[bool, typer.Option("--stdin", "-i", help="Give it this command's stdin.")] = False,
     state: shown.State = None,
     as_json: shown.Json = False,
@@ -135,9 +129,7 @@ def cp(
                 client.attach(inward[0]).upload(source, place(inward[1], Path(source).name))
             elif outward:
                 local = Path(target)
-                client.attach(outward[0]).download(
-                    outward[1], local / Path(outward[1]).name if local.is_dir() else local
-                )
+                client.attach(outward[0]).download(outward[1], local / Path(outward[1]).name if local.is_dir() else local)
         except OSError as problem:
             shown.stop(shown.USAGE, str(problem))
 
@@ -145,13 +137,7 @@ def cp(
 def split(text: str) -> tuple[str, str] | None:
     """(lease, path) of ID:PATH, or None for a local file. A local file with a colon is written ./a:b."""
     lease_id, colon, path = text.partition(":")
-    named = (
-        colon
-        and 8 <= len(lease_id) <= 40
-        and lease_id.isascii()
-        and lease_id.isalnum()
-        and lease_id == lease_id.lower()
-    )
+    named = colon and 8 <= len(lease_id) <= 40 and lease_id.isascii() and lease_id.isalnum() and lease_id == lease_id.lower()
     return (lease_id, path) if named else None
 
 
@@ -172,14 +158,11 @@ def ps(
         if lease_id:
             found = [process.info for process in client.attach(lease_id).processes()]
             rows: list[tuple[object, ...]] = [
-                (one.pid, one.state or one.status or "running", " ".join(one.argv or []) or one.tag or "")
-                for one in found
+                (one.pid, one.state or one.status or "running", " ".join(one.argv or []) or one.tag or "") for one in found
             ]
             columns: tuple[str, ...] = ("pid", "state", "command")
         else:
-            listed = list(
-                client.list_leases(state=None if all_states else "running", metadata={"job": job} if job else None)
-            )
+            listed = list(client.list_leases(state=None if all_states else "running", metadata={"job": job} if job else None))
             rows = [(one.id, one.state, one.expires_at or "never") for one in listed]
             columns = ("lease", "state", "expires")
             if as_json:

@@ -45,9 +45,7 @@ def tests_in(folder: Path) -> list[dict[str, Any]]:
     tests = []
     for given in sorted(folder.glob("*.in"), key=order):
         test: dict[str, Any] = {"name": given.stem, "stdin": given.read_bytes()}
-        answer = next(
-            (given.with_suffix(ending) for ending in (".ans", ".out") if given.with_suffix(ending).exists()), None
-        )
+        answer = next((given.with_suffix(ending) for ending in (".ans", ".out") if given.with_suffix(ending).exists()), None)
         if answer:
             test["expected"] = answer.read_bytes()
         tests.append(test)
@@ -58,9 +56,7 @@ def run(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The program's source.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARG]...", help="The program's arguments.")] = None,
     language: Annotated[str | None, typer.Option("--language", "-l", help="Default: by the file's extension.")] = None,
-    tests: Annotated[
-        Path | None, typer.Option("--tests", exists=True, file_okay=False, metavar="DIR", help="1.in, 1.ans, 2.in, …")
-    ] = None,
+    tests: Annotated[Path | None, typer.Option("--tests", exists=True, file_okay=False, metavar="DIR", help="1.in, 1.ans, 2.in, …")] = None,
     checker: Annotated[str | None, typer.Option(help="exact, lines, tokens or floats:E.")] = None,
     cpu_ms: Annotated[float | None, typer.Option(help="CPU time limit.")] = None,
     memory_mb: Annotated[float | None, typer.Option(help="Memory limit.")] = None,
@@ -120,8 +116,7 @@ def show(reply: replies.RunReply, *, many: bool) -> None:
         sys.stderr.buffer.write(one.err)
         sys.stderr.buffer.flush()
         shown.say(
-            f"{verdict(one)}: {shown.milliseconds(one.cpu_ns)} CPU, {shown.milliseconds(one.wall_ns)} wall, "
-            f"{shown.size(one.memory_bytes)}"
+            f"{verdict(one)}: {shown.milliseconds(one.cpu_ns)} CPU, {shown.milliseconds(one.wall_ns)} wall, {shown.size(one.memory_bytes)}"
         )
     if not reply.runs:
         shown.say(reply.status)

@@ -21,12 +21,8 @@ Tenant = Annotated[str, typer.Option(help="The tenant that the token speaks for.
 def serve(
     detach: Annotated[bool, typer.Option("--detach", help="Return once the service is ready.")] = False,
     state: shown.State = None,
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="HTTP/1.1, 2 (TCP) and 3 (UDP), with TLS.")
-    ] = "127.0.0.1:8443",
-    http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Plain HTTP/1.1 and h2c, behind an ingress.")
-    ] = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="HTTP/1.1, 2 (TCP) and 3 (UDP), with TLS.")] = "127.0.0.1:8443",
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Plain HTTP/1.1 and h2c, behind an ingress.")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings of the gateway (TOML).")] = None,
 ) -> None:
     """Serve on this machine until told to stop."""
@@ -69,9 +65,7 @@ def status(state: shown.State = None, as_json: shown.Json = False) -> None:
     running = found.gateway.pid is not None
     shown.pairs(
         {
-            "gateway": f"{found.gateway.url} (pid {found.gateway.pid}, version {found.gateway.version})"
-            if running
-            else "not running",
+            "gateway": f"{found.gateway.url} (pid {found.gateway.pid}, version {found.gateway.version})" if running else "not running",
             "spawner": f"pid {found.spawner.pid}" if found.spawner.pid else "not running",
             "sandboxes": ", ".join(f"{count} {name}" for name, count in found.sandboxes.items()) or "none",
             "resources": ", ".join(f"{count} {name}" for name, count in msgspec.to_builtins(found.resources).items()),
@@ -104,11 +98,7 @@ def token(
     except ValueError as problem:
         shown.stop(shown.USAGE, str(problem))
     except OSError as problem:
-        remedy = (
-            "the service makes it at its first start"
-            if os.geteuid() == 0
-            else "only root reads it: sudo stokehold token"
-        )
+        remedy = "the service makes it at its first start" if os.geteuid() == 0 else "only root reads it: sudo stokehold token"
         shown.stop(shown.USAGE, f"{where.secret}: {problem.strerror}; {remedy}")
 
 

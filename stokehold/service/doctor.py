@@ -64,9 +64,7 @@ def examine() -> Report:
 
 
 def _needs() -> list[Need]:
-    asked = subprocess.run(
-        [sys.executable, "-P", "-m", "guard.preflight", "--json"], capture_output=True, timeout=30, check=False
-    )
+    asked = subprocess.run([sys.executable, "-P", "-m", "guard.preflight", "--json"], capture_output=True, timeout=30, check=False)
     try:
         needs = [msgspec.convert(need, Need) for need in json.loads(asked.stdout)["needs"]]
     except (ValueError, KeyError):

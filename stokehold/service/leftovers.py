@@ -19,10 +19,11 @@ PATIENCE_S = 10.0
 def clean(where: Places) -> None:
     """End processes of this service that have no supervisor any more; remove its control groups, socket and state
     files."""
+    where.service.unlink(missing_ok=True)  # its pid may be somebody else by now
     names = {where.cgroup}
     own = {os.getpid(), os.getppid()}
     limit = time.monotonic() + PATIENCE_S
-    while (left := _of_service(where) - own) and time.monotonic() < limit:
+    while (left := our_processes(where, every=False) - own) and time.monotonic() < limit:
         for root in group_roots(names):
             with contextlib.suppress(OSError):
                 (root / "cgroup.kill").write_text("1")
@@ -37,12 +38,8 @@ def clean(where: Places) -> None:
         if not failed:
             break
         time.sleep(0.02)
-    for file in (where.socket, where.service, where.config):
+    for file in (where.socket, where.config):
         file.unlink(missing_ok=True)
-
-
-def _of_service(where: Places) -> set[int]:
-    return our_processes(Places(state=where.state, run=where.run, cgroup=where.cgroup, private=True))
 
 
 def _remove(folder: Path) -> bool:

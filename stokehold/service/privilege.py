@@ -38,8 +38,6 @@ def require_root(arguments: Sequence[str]) -> None:
     if not sys.stdin.isatty():
         asked = subprocess.run(["timeout", "4", sudo, "-n", "true"], capture_output=True, check=False)
         if asked.returncode != 0:
-            raise NotRoot(
-                f"this needs root and sudo would ask for a password: run `sudo -v` first, or `{command}` as root"
-            )
+            raise NotRoot(f"this needs root and sudo would ask for a password: run `sudo -v` first, or `{command}` as root")
     kept = [f"{name}={os.environ[name]}" for name in KEPT if name in os.environ]
     os.execv(sudo, [sudo, "env", *kept, sys.executable, "-P", "-m", "stokehold", *arguments])

@@ -16,9 +16,7 @@ def get(url: str, path: str, ca: Path | None, timeout_s: float) -> str:
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
         context = ssl.create_default_context(cafile=str(ca) if ca else None)
-        connection = http.client.HTTPSConnection(
-            parts.hostname or "", parts.port or 443, timeout=timeout_s, context=context
-        )
+        connection = http.client.HTTPSConnection(parts.hostname or "", parts.port or 443, timeout=timeout_s, context=context)
     else:
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
     try:

@@ -83,9 +83,7 @@ def mounts(pid: int | str) -> list[Mount]:
         left, _, right = line.partition(" - ")
         fields, rest = left.split(), right.split(" ", 2)
         if len(fields) >= 6 and len(rest) == 3:
-            found.append(
-                Mount(device=fields[2], root=fields[3], point=fields[4], kind=rest[0], source=rest[1], options=rest[2])
-            )
+            found.append(Mount(device=fields[2], root=fields[3], point=fields[4], kind=rest[0], source=rest[1], options=rest[2]))
     return found
 
 

@@ -25,6 +25,7 @@ from stokehold.service.slot import held
 
 GROUP = re.compile(r"stokehold(-[0-9a-f]{8})?")
 SPAWNER = "stokehold-spawner"
+TITLES = {"stokehold-zygote", "stokehold-maker", "stokehold-enterer", "stokehold-init"}
 DOCKER = "/var/run/docker.sock"
 
 
@@ -43,19 +44,18 @@ class Resources(msgspec.Struct):
         return any(msgspec.structs.astuple(self))
 
 
-def count(where: Places) -> Resources:
-    """Look. With a private state directory only that service's things are counted, else those of every service here."""
-    wanted = {where.cgroup} if where.private else None
-    processes = our_processes(where)
-    mounts, uppers = _mounts(where, processes)
+def count(where: Places, *, every: bool) -> Resources:
+    """Look: for the things of the service at `where`, or of `every` service on this host."""
+    processes = our_processes(where, every=every)
+    mounts, uppers = _mounts(where, processes, every=every)
     return Resources(
         processes=len(processes),
         mounts=mounts,
-        cgroups=sum(1 for _ in group_directories(wanted)),
+        cgroups=sum(1 for _ in group_directories(None if every else {where.cgroup})),
         netns=_network_namespaces(processes),
         uppers=uppers,
-        loops=_loops(where),
-        containers=_containers(where),
+        loops=_loops(where, every=every),
+        containers=0 if where.private and not every else _containers(),
     )
 
 
@@ -78,26 +78,33 @@ def group_directories(names: set[str] | None) -> Iterator[Path]:
         yield from (Path(folder) for folder, _, _ in os.walk(root, topdown=False))
 
 
-def our_processes(where: Places) -> set[int]:
-    """Ids of all processes that are ours."""
-    names = {where.cgroup} if where.private else None
+def our_processes(where: Places, *, every: bool) -> set[int]:
+    """Ids of all processes of the service at `where`, or of `every` service: never of the process that asks."""
     found: set[int] = set()
-    for folder in group_directories(names):
+    for folder in group_directories(None if every else {where.cgroup}):
         with contextlib.suppress(OSError):
             found.update(int(line) for line in (folder / "cgroup.procs").read_text().split())
-    found.discard(0)  # of another PID namespace
+    children: dict[int, list[int]] = {}
     for pid in procfs.pids():
         argv = procfs.cmdline(pid)
-        named = Path(argv[0]).name == SPAWNER if argv else procfs.comm(pid) == SPAWNER[:15]
-        if (named and (not where.private or _follows(argv, "--cgroup", where.cgroup))) or (
-            _is_gateway(argv) and (not where.private or _follows(argv, "--config", str(where.config)))
-        ):
+        program = Path(argv[0]).name if argv else procfs.comm(pid)
+        if _is_gateway(argv):
+            ours = every or _follows(argv, "--config", str(where.config))
+        elif program == SPAWNER:
+            ours = every or _follows(argv, "--cgroup", where.cgroup)
+        else:
+            ours = every and program in TITLES
+        if ours:
             found.add(pid)
+        children.setdefault(procfs.parent(pid) or 0, []).append(pid)
+    fresh = [pid for pid in found if pid]
+    while fresh:  # workers have titles of their own and no command line: they are known by their parents
+        fresh = [child for pid in fresh for child in children.get(pid, ()) if child not in found]
+        found.update(fresh)
     service = read_service(where)
     if service and held(where.lock):
         found.add(service.pid)
-    found.discard(os.getpid())
-    return {pid for pid in found if procfs.namespace(pid, "mnt")}
+    return {pid for pid in found - {0, os.getpid()} if procfs.namespace(pid, "mnt")}
 
 
 def _is_gateway(argv: list[str]) -> bool:
@@ -112,7 +119,7 @@ def _in_group(pid: int) -> bool:
     return any(GROUP.fullmatch(part) for path in procfs.cgroups(pid) for part in path.split("/"))
 
 
-def _mounts(where: Places, processes: set[int]) -> tuple[int, int]:
+def _mounts(where: Places, processes: set[int], *, every: bool) -> tuple[int, int]:
     """Mounts of ours in every mount namespace that a process lives in, and how many private uppers are among them."""
     host = procfs.namespace("self", "mnt")
     namespaces: dict[str, int] = {}
@@ -121,7 +128,7 @@ def _mounts(where: Places, processes: set[int]) -> tuple[int, int]:
         name = procfs.namespace(pid, "mnt")
         if name is None:
             continue
-        if not where.private or name == host or pid in processes:
+        if every or name == host or pid in processes:
             namespaces.setdefault(name, pid)
         if pid in processes and name != host and _in_group(pid):
             sandboxed.add(name)
@@ -129,9 +136,7 @@ def _mounts(where: Places, processes: set[int]) -> tuple[int, int]:
     uppers: set[str] = set()
     for name, pid in namespaces.items():
         for mount in procfs.mounts(pid):
-            ours = mount.source.startswith("stokehold") or (
-                mount.root.startswith(f"{where.state}/") and mount.root != mount.point
-            )
+            ours = mount.source.startswith("stokehold") or (mount.root.startswith(f"{where.state}/") and mount.root != mount.point)
             if name in sandboxed or ours:
                 total += 1
                 if mount.kind == "overlay" and "upperdir=" in mount.options:
@@ -151,19 +156,19 @@ def _network_namespaces(processes: set[int]) -> int:
     return len(found - host - {None}) + named
 
 
-def _loops(where: Places) -> int:
+def _loops(where: Places, *, every: bool) -> int:
     total = 0
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
             file = backing.read_text().strip()
-            total += file.startswith(f"{where.state}/") or (not where.private and "stokehold" in Path(file).name)
+            total += file.startswith(f"{where.state}/") or (every and "stokehold" in Path(file).name)
     return total
 
 
-def _containers(where: Places) -> int:
+def _containers() -> int:
     """Docker containers of ours, running or not. A private state directory has none: they are named for the
     default one."""
-    if where.private or not Path(DOCKER).exists():
+    if not Path(DOCKER).exists():
         return 0
     connection = http.client.HTTPConnection("docker", timeout=2)
     connection.sock = socket.socket(socket.AF_UNIX)

@@ -153,9 +153,7 @@ def _serve(
             output("spawner.log"),
             announces=True,
         )
-        gateway = Child(
-            "gateway", programs.gateway_argv(where), programs.gateway_environment(where), output("gateway.log")
-        )
+        gateway = Child("gateway", programs.gateway_argv(where), programs.gateway_environment(where), output("gateway.log"))
 
         def announce() -> None:
             clientfile.write(where, url)

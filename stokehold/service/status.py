@@ -40,7 +40,7 @@ class Status(msgspec.Struct, frozen=True):
 def look(where: Places) -> Status:
     """What runs now and what of ours exists. Never fails: what cannot be seen is not counted."""
     service = read_service(where) if held(where.lock) else None
-    counted = resources.count(where)
+    counted = resources.count(where, every=not where.private)
     if service is None:
         return Status(gateway=GatewayStatus(), spawner=SpawnerStatus(), sandboxes={}, resources=counted)
     up = service.gateway is not None

@@ -27,7 +27,7 @@ def stop(where: Places, say: Callable[[str], None]) -> resources.Resources:
         finally:
             os.close(lock)
     limit = time.monotonic() + SETTLE_S
-    while (left := resources.count(where)).any() and time.monotonic() < limit:
+    while (left := resources.count(where, every=False)).any() and time.monotonic() < limit:
         time.sleep(0.05)
     return left
 
