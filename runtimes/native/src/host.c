@@ -134,6 +134,7 @@ void host_open(struct host *host, const char *cgroup, unsigned slot, const struc
     /* Ours from here on: a detached mount can be cloned only in the namespace that it was taken in. */
     if (unshare(CLONE_NEWNS) < 0) refuse("cannot make a mount namespace", "the spawner needs CAP_SYS_ADMIN (in a container: --privileged)");
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) die("private mounts");
+    migration_make_cheap(&host->cg);
     host->dev_fd = make_dev();
     for (int i = 0; i < count; i++) open_layer(&host->layers[i], &layers[i]);
 }

@@ -39,6 +39,7 @@ extern const char *const lease_plan[];       /* the steps of making a lease, NUL
 /* ---- host.c: what the spawner takes from the host. All of these explain on stderr and exit when they cannot. ---- */
 struct layer_option { const char *name, *directory; };
 void host_open(struct host *host, const char *cgroup, unsigned slot, const struct layer_option *layers, int count);
+void migration_make_cheap(const struct cgroups *cg);   /* migration.c */
 void host_leave(struct host *host);          /* the host's mounts: none of its paths can be opened afterwards */
 void host_probe(const struct host *host);    /* make and end one sandbox of each layer and role */
 
