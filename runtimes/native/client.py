@@ -95,7 +95,12 @@ class Client:
         flags = 0
         owned = list(fds)
         if len(payload) > INLINE_MAX:
-            owned.insert(0, sealed(payload))
+            try:
+                owned.insert(0, sealed(payload))
+            except OSError:
+                for fd in owned:
+                    os.close(fd)
+                raise
             payload, flags = b"", F_MEMFD
         request = Request(op, self._seq, payload, owned, flags, again, future, tell)
         if self._ended is not None or self._hopeless:

@@ -113,20 +113,24 @@ class NativeFiles:
     async def archive_to(self, path: str, fd: int, *, user: str = "0", limit: int) -> int:
         """Raises FileFailure EFBIG once it would be larger than `limit` bytes. The file is ours: so is its memory."""
         more = u32(T.FLAGS, _UNCHARGED) + u64(T.LIMIT, limit)
-        reply = await self._do(_ARCHIVE, path, user, more, [os.dup(fd)])
+        reply = await self._do(_ARCHIVE, path, user, more, fd)
         return next((number(value) for tag, value in fields(reply.payload) if tag == T.SIZE), 0)
 
     # -- how they travel ----------------------------------------------------------------------------------------------
 
-    def _ask(self, fop: int, path: str, user: str, more: bytes,
-             fds: Sequence[int]) -> tuple[int, asyncio.Future[Reply]]:
-        payload = text(T.NAME, self.name) + u32(T.FOP, fop) + blob(T.PATH, _path(path)) + text(T.USER, user) + more
+    def _payload(self, fop: int, path: str, user: str, more: bytes) -> bytes:
+        """Raises FileFailure for what is no path, SandboxLost: before any descriptor is made."""
+        self.check()
+        return text(T.NAME, self.name) + u32(T.FOP, fop) + blob(T.PATH, _path(path)) + text(T.USER, user) + more
+
+    def _ask(self, payload: bytes, fds: Sequence[int]) -> tuple[int, asyncio.Future[Reply]]:
+        """The operation's number and its answer. Takes `fds` over."""
         return self.client.numbered(Op.FILE, payload, fds, again="never")
 
-    async def _do(self, fop: int, path: str, user: str, more: bytes, fds: Sequence[int] = ()) -> Reply:
-        """An operation without a pipe of ours."""
-        self.check()
-        seq, answered = self._ask(fop, path, user, more, fds)
+    async def _do(self, fop: int, path: str, user: str, more: bytes, into: int | None = None) -> Reply:
+        """An operation without a pipe of ours; `into` is a file of the caller's that it writes to."""
+        payload = self._payload(fop, path, user, more)
+        seq, answered = self._ask(payload, [] if into is None else [os.dup(into)])
         try:
             return await self._over(answered, path)
         except asyncio.CancelledError:
@@ -134,21 +138,16 @@ class NativeFiles:
             raise
 
     def _reading(self, fop: int, path: str, user: str, more: bytes = b"") -> tuple[ReadEnd, asyncio.Future[Reply]]:
-        self.check()
+        payload = self._payload(fop, path, user, more)
         ours, theirs = pipe()
-        try:
-            _, answered = self._ask(fop, path, user, more, [theirs])
-        except BaseException:
-            os.close(ours)
-            raise
-        return ReadEnd(ours), answered
+        return ReadEnd(ours), self._ask(payload, [theirs])[1]
 
     async def _writing(self, fop: int, path: str, user: str, more: bytes, chunks: AsyncIterator[bytes]) -> Reply:
         """Pump, close, commit. Whatever goes wrong before the commit leaves no trace."""
-        self.check()
+        payload = self._payload(fop, path, user, more)
         theirs, ours = pipe()
         sink = WriteEnd(ours)
-        seq, answered = self._ask(fop, path, user, more, [theirs])
+        seq, answered = self._ask(payload, [theirs])
         try:
             async for chunk in chunks:
                 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -32,18 +33,29 @@ def _sites(request: pytest.FixtureRequest) -> dict[str, Callable[[], Site]]:
     return {"fake": FakeSite, "native": lambda: NativeSite(request.getfixturevalue("spawner"))}
 
 
-@pytest.fixture(params=["fake", "native"])
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+async def _open(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
     made = _sites(request)[request.param]()
+    before = descriptors()
     yield made
     await made.clear()
+    gc.collect()
+    assert descriptors() <= before, "a descriptor was left open"
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture(params=["fake", "native"])
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    async for made in _open(request):
+        yield made
 
 
 @pytest.fixture(params=["native"])
 async def real_site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
-    made = _sites(request)[request.param]()
-    yield made
-    await made.clear()
+    async for made in _open(request):
+        yield made
 
 
 @pytest.fixture

@@ -58,8 +58,8 @@ async def test_memory_below_the_limit(site: Site, exclusive: bool) -> None:
 
 
 async def test_silence(site: Site, box: Box) -> None:
-    limits = Limits(silence_ns=400 * MS, wall_ns=20_000 * MS)
-    outcome = await box.run(site.command("out a", "sleep 0.3", "out b", "sleep 0.3", "out c", "sleep 9", limits=limits))
+    limits = Limits(silence_ns=1000 * MS, wall_ns=20_000 * MS)
+    outcome = await box.run(site.command("out a", "sleep 0.6", "out b", "sleep 0.6", "out c", "sleep 9", limits=limits))
     assert outcome.ended is Ended.SILENCE
     assert outcome.streams[1].head == b"abc"
 
