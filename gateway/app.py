@@ -66,27 +66,48 @@ def create_app(services: Services) -> ASGIApp:
         Endpoint("GET", "/metrics", health.metrics),
         Endpoint("GET", "/openapi.json", health.openapi),
     ]
-    absent = unbuilt({
-        "/v1/run:batch": "send the calls one by one to /v1/run", "/v1/calls/{call}": "wait for the answer of /v1/run",
-        "/v1/blobs:missing": "give bytes as text or base64", "/v1/blobs/{name}": "give bytes as text or base64",
-        "/v1/functions": "use /v1/run", "/v1/functions/{rest:path}": "use /v1/run",
-        "/v1/leases:batch": "create with count, or one by one", "/v1/leases:pause": "leases cannot be paused",
-        "/v1/leases:resume": "leases cannot be paused", "/v1/leases/events": "poll GET /v1/leases",
-        "/v1/quota": "quotas are answered by 429", f"{LEASE}/metrics": "see /metrics",
-        f"{LEASE}/shells": "use exec, or a process with stdin", f"{LEASE}/shells/{{rest:path}}": "use exec, or a process with stdin",
-        f"{LEASE}/pty": "use a process with stdin", f"{LEASE}/watch": "poll list", f"{LEASE}/ports/{{rest:path}}": "use exec",
-        f"{LEASE}/pause": "leases cannot be paused", f"{LEASE}/resume": "leases cannot be paused",
-        f"{LEASE}/snapshot": "use archive", f"{LEASE}/fork": "create another lease and use archive",
-        f"{LEASE}/network": "leases have no network but lo", f"{LEASE}/display": "there are no displays",
-        f"{LEASE}/display/{{rest:path}}": "there are no displays", f"{LEASE}/console": "there are no consoles",
-        f"{LEASE}/log": "use the results of exec", "/v1/layers": "there is base host alone", "/v1/layers/{rest:path}": "there is base host alone",
-        "/v1/pools": "see /metrics", "/v1/pools/{name}": "set pools in the settings file", "/v1/nodes": "there is one node",
-        "/v1/nodes/{name}": "there is one node", "/ui": "there is no user interface",
-    })
+    absent = unbuilt(
+        {
+            "/v1/run:batch": "send the calls one by one to /v1/run",
+            "/v1/calls/{call}": "wait for the answer of /v1/run",
+            "/v1/blobs:missing": "give bytes as text or base64",
+            "/v1/blobs/{name}": "give bytes as text or base64",
+            "/v1/functions": "use /v1/run",
+            "/v1/functions/{rest:path}": "use /v1/run",
+            "/v1/leases:batch": "create with count, or one by one",
+            "/v1/leases:pause": "leases cannot be paused",
+            "/v1/leases:resume": "leases cannot be paused",
+            "/v1/leases/events": "poll GET /v1/leases",
+            "/v1/quota": "quotas are answered by 429",
+            f"{LEASE}/metrics": "see /metrics",
+            f"{LEASE}/shells": "use exec, or a process with stdin",
+            f"{LEASE}/shells/{{rest:path}}": "use exec, or a process with stdin",
+            f"{LEASE}/pty": "use a process with stdin",
+            f"{LEASE}/watch": "poll list",
+            f"{LEASE}/ports/{{rest:path}}": "use exec",
+            f"{LEASE}/pause": "leases cannot be paused",
+            f"{LEASE}/resume": "leases cannot be paused",
+            f"{LEASE}/snapshot": "use archive",
+            f"{LEASE}/fork": "create another lease and use archive",
+            f"{LEASE}/network": "leases have no network but lo",
+            f"{LEASE}/display": "there are no displays",
+            f"{LEASE}/display/{{rest:path}}": "there are no displays",
+            f"{LEASE}/console": "there are no consoles",
+            f"{LEASE}/log": "use the results of exec",
+            "/v1/layers": "there is base host alone",
+            "/v1/layers/{rest:path}": "there is base host alone",
+            "/v1/pools": "see /metrics",
+            "/v1/pools/{name}": "set pools in the settings file",
+            "/v1/nodes": "there is one node",
+            "/v1/nodes/{name}": "there is one node",
+            "/ui": "there is no user interface",
+        }
+    )
     return Starlette(
         routes=[*absent, *(endpoint.route(services) for endpoint in table)],
         middleware=[Middleware(Observed, metrics=services.metrics), Middleware(Problems, metrics=services.metrics), Middleware(Attended)],
-        exception_handlers={HTTPException: _raised})
+        exception_handlers={HTTPException: _raised},
+    )
 
 
 async def _raised(request: Request, error: Exception) -> Response:

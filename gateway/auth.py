@@ -96,8 +96,14 @@ class Authenticator:
         for key, algorithm in self._candidates(token):
             try:
                 claims = jwt.decode(
-                    token, key, algorithms=[algorithm], issuer=self._settings.issuer, audience=self._settings.audience,
-                    leeway=self._settings.leeway_s, options={"require": ["exp"], "verify_aud": self._settings.audience is not None})
+                    token,
+                    key,
+                    algorithms=[algorithm],
+                    issuer=self._settings.issuer,
+                    audience=self._settings.audience,
+                    leeway=self._settings.leeway_s,
+                    options={"require": ["exp"], "verify_aud": self._settings.audience is not None},
+                )
                 return self._caller(claims, algorithm)
             except (jwt.ExpiredSignatureError, jwt.MissingRequiredClaimError, jwt.ImmatureSignatureError) as problem:
                 raise Unauthorized(f"the token does not hold: {problem}") from None
@@ -128,7 +134,9 @@ class Authenticator:
             raise Unauthorized("the token's lease claim is not a string")
         if algorithm == "HS256" and not self._settings.secret and lease is None:
             raise Unauthorized("the token's algorithm is not allowed")
-        named = set(scope.split() if isinstance(scope, str) else [s for s in scope if isinstance(s, str)] if isinstance(scope, list) else ())
+        named = set(
+            scope.split() if isinstance(scope, str) else [s for s in scope if isinstance(s, str)] if isinstance(scope, list) else ()
+        )
         scopes = named & SCOPES
         for name in tuple(scopes):
             scopes |= _IMPLIED.get(name, set())

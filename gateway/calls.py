@@ -25,20 +25,34 @@ def call_of(ask: RunAsk, maximum: Maximum) -> Call:
     _one_program(ask)
     limits = _limits(ask.limits, None, maximum, "/limits")
     return Call(
-        language=ask.language, source=None if ask.source is None else encode_text(ask.source, "/source"),
-        files=files_of(ask.files, "/files"), entry=None if ask.entry is None else safe_path(ask.entry, "/entry"),
-        argv=None if ask.argv is None else _words(ask.argv, "/argv"), args=_words(ask.args, "/args"),
-        env=_environment(ask.env, "/env"), cwd=None if ask.cwd is None else safe_path(ask.cwd, "/cwd", folder=True),
-        compile=_compile(ask.compile, maximum), tests=_tests(ask, maximum), checker=_checker(ask.checker), limits=limits,
-        parallel=_parallel(ask.parallel, maximum), stop_on_first_failure=bool(ask.stop_on_first_failure),
-        files_out=_files_out(ask.files_out), return_bytes=None if ask.return_kb is None else round(ask.return_kb * 1024),
-        on_denied_syscall=ask.on_denied_syscall or "fail", kind=ask.kind or "container")
+        language=ask.language,
+        source=None if ask.source is None else encode_text(ask.source, "/source"),
+        files=files_of(ask.files, "/files"),
+        entry=None if ask.entry is None else safe_path(ask.entry, "/entry"),
+        argv=None if ask.argv is None else _words(ask.argv, "/argv"),
+        args=_words(ask.args, "/args"),
+        env=_environment(ask.env, "/env"),
+        cwd=None if ask.cwd is None else safe_path(ask.cwd, "/cwd", folder=True),
+        compile=_compile(ask.compile, maximum),
+        tests=_tests(ask, maximum),
+        checker=_checker(ask.checker),
+        limits=limits,
+        parallel=_parallel(ask.parallel, maximum),
+        stop_on_first_failure=bool(ask.stop_on_first_failure),
+        files_out=_files_out(ask.files_out),
+        return_bytes=None if ask.return_kb is None else round(ask.return_kb * 1024),
+        on_denied_syscall=ask.on_denied_syscall or "fail",
+        kind=ask.kind or "container",
+    )
 
 
 def _refuse_unbuilt(ask: RunAsk) -> None:
-    for field, hint in (("artifact", "send the source; a repeated compilation is answered from the cache"),
-                        ("interactor", "interactors are not part of this service"),
-                        ("callback", "wait for the answer of the request"), ("store", "blobs are not part of this service: use files_out")):
+    for field, hint in (
+        ("artifact", "send the source; a repeated compilation is answered from the cache"),
+        ("interactor", "interactors are not part of this service"),
+        ("callback", "wait for the answer of the request"),
+        ("store", "blobs are not part of this service: use files_out"),
+    ):
         if getattr(ask, field):
             raise Unsupported(f"{field} is not part of this service: {hint}", field=f"/{field}")
     if isinstance(ask.checker, CheckerAsk):
@@ -54,7 +68,7 @@ def refuse_layers(layers: object) -> None:
     """Only base `host` without anything above it exists. Raises Unsupported."""
     base, workspace, toolkits = (getattr(layers, name, None) for name in ("base", "workspace", "toolkits"))
     if base not in (None, "host"):
-        raise Unsupported("layers other than base \"host\" are not part of this service", field="/layers/base")
+        raise Unsupported('layers other than base "host" are not part of this service', field="/layers/base")
     if workspace is not None:
         raise Unsupported("workspaces are not part of this service", field="/layers/workspace")
     if toolkits:
@@ -149,8 +163,11 @@ def _limits(ask: LimitsJson | None, over: LimitsJson | None, maximum: Maximum, f
 def _compile(ask: CompileAsk | None, maximum: Maximum) -> Compile:
     if ask is None:
         return Compile()
-    return Compile(_words(ask.flags, "/compile/flags"), _environment(ask.env, "/compile/env"),
-                   resolve(limits_ask(ask.limits, maximum, "/compile/limits"), COMPILE))
+    return Compile(
+        _words(ask.flags, "/compile/flags"),
+        _environment(ask.env, "/compile/env"),
+        resolve(limits_ask(ask.limits, maximum, "/compile/limits"), COMPILE),
+    )
 
 
 def _tests(ask: RunAsk, maximum: Maximum) -> tuple[Test, ...]:
@@ -164,10 +181,13 @@ def _tests(ask: RunAsk, maximum: Maximum) -> tuple[Test, ...]:
 def _test(ask: RunAsk, test: TestAsk, number: int, maximum: Maximum) -> Test:
     here = f"/tests/{number}"
     return Test(
-        name=test.name or str(number + 1), stdin=value_bytes(test.stdin, f"{here}/stdin"),
+        name=test.name or str(number + 1),
+        stdin=value_bytes(test.stdin, f"{here}/stdin"),
         expected=None if test.expected is None else value_bytes(test.expected, f"{here}/expected"),
-        args=None if test.args is None else _words(test.args, f"{here}/args"), files=files_of(test.files, f"{here}/files"),
-        limits=None if test.limits is None else _limits(ask.limits, test.limits, maximum, f"{here}/limits"))
+        args=None if test.args is None else _words(test.args, f"{here}/args"),
+        files=files_of(test.files, f"{here}/files"),
+        limits=None if test.limits is None else _limits(ask.limits, test.limits, maximum, f"{here}/limits"),
+    )
 
 
 def _checker(checker: object) -> str:

@@ -83,8 +83,9 @@ def user_of(asked: str | None, lease: Home) -> str:
     return asked or lease.user or "0"
 
 
-def command_of(ask: ExecAsk, lease: Home, maximum: Maximum, *, id: str, orphan: Literal["keep", "kill"],
-               interactive: bool = False) -> Command:
+def command_of(
+    ask: ExecAsk, lease: Home, maximum: Maximum, *, id: str, orphan: Literal["keep", "kill"], interactive: bool = False
+) -> Command:
     """The command of a validated request. `interactive`: stdin is a pipe unless the request gives its bytes.
 
     Raises BadRequest with the field."""
@@ -102,9 +103,16 @@ def command_of(ask: ExecAsk, lease: Home, maximum: Maximum, *, id: str, orphan: 
         descriptors[2] = Null()
     env = _environment(ask, lease)
     return Command(
-        id=id, argv=_argv(ask, descriptors, env), env=env, cwd=posixpath.join(lease.cwd or WORKSPACE, ask.cwd) if ask.cwd else lease.cwd or WORKSPACE,
-        user=user_of(ask.user, lease), limits=_limits(ask, maximum), descriptors=descriptors,
-        background=ask.background or "keep", orphan=orphan)
+        id=id,
+        argv=_argv(ask, descriptors, env),
+        env=env,
+        cwd=posixpath.join(lease.cwd or WORKSPACE, ask.cwd) if ask.cwd else lease.cwd or WORKSPACE,
+        user=user_of(ask.user, lease),
+        limits=_limits(ask, maximum),
+        descriptors=descriptors,
+        background=ask.background or "keep",
+        orphan=orphan,
+    )
 
 
 def _argv(ask: ExecAsk, descriptors: dict[int, Descriptor], env: dict[str, str]) -> tuple[str | bytes, ...]:
@@ -144,10 +152,15 @@ def _limits(ask: ExecAsk, maximum: Maximum) -> Limits:
     within(ask.silence_ms, maximum.timeout_ms, "/silence_ms")
     walls = [ms for ms in (ask.timeout_ms, limits.wall_ms) if ms is not None]
     return Limits(
-        cpu_ns=_times(limits.cpu_ms, 1_000_000), wall_ns=_times(min(walls) if walls else None, 1_000_000),
-        silence_ns=_times(ask.silence_ms, 1_000_000), memory_bytes=_times(limits.memory_mb, 1 << 20),
-        stack_bytes=_times(limits.stack_mb, 1 << 20) or None, file_bytes=_times(limits.file_mb, 1 << 20),
-        processes=limits.processes, cpu_milli=_times(limits.cpus, 1000))
+        cpu_ns=_times(limits.cpu_ms, 1_000_000),
+        wall_ns=_times(min(walls) if walls else None, 1_000_000),
+        silence_ns=_times(ask.silence_ms, 1_000_000),
+        memory_bytes=_times(limits.memory_mb, 1 << 20),
+        stack_bytes=_times(limits.stack_mb, 1 << 20) or None,
+        file_bytes=_times(limits.file_mb, 1 << 20),
+        processes=limits.processes,
+        cpu_milli=_times(limits.cpus, 1000),
+    )
 
 
 def _times(value: float | None, unit: int) -> int | None:
@@ -155,9 +168,12 @@ def _times(value: float | None, unit: int) -> int | None:
 
 
 _BY_LIMIT = {
-    Ended.CPU: ("Time Limit Exceeded", "cpu"), Ended.WALL: ("Time Limit Exceeded", "wall"),
-    Ended.SILENCE: ("Time Limit Exceeded", "wall"), Ended.MEMORY: ("Memory Limit Exceeded", "memory"),
-    Ended.OUTPUT: ("Output Limit Exceeded", "output"), Ended.EXEC: ("File Error", None),
+    Ended.CPU: ("Time Limit Exceeded", "cpu"),
+    Ended.WALL: ("Time Limit Exceeded", "wall"),
+    Ended.SILENCE: ("Time Limit Exceeded", "wall"),
+    Ended.MEMORY: ("Memory Limit Exceeded", "memory"),
+    Ended.OUTPUT: ("Output Limit Exceeded", "output"),
+    Ended.EXEC: ("File Error", None),
 }
 
 
@@ -207,11 +223,26 @@ def run_object(outcome: Outcome, *, id: str, pid: int | None, tag: str | None, r
     elif outcome.ended is Ended.KILLED:
         error = error or "ended on request"
     return RunObject(
-        id=id, pid=pid, tag=tag, status=status, limit=limit, exit_code=outcome.exit_code if outcome.signal is None else None,
-        signal=signal_name(outcome.signal), error=error, cpu_ns=outcome.cpu_ns, wall_ns=outcome.wall_ns,
-        memory_bytes=outcome.memory_bytes, processes_peak=outcome.processes_peak, stdout=out.value, stderr=err.value,
-        stdout_bytes=out.total, stdout_truncated=out.truncated, stderr_bytes=err.total, stderr_truncated=err.truncated,
-        replayed=replayed)
+        id=id,
+        pid=pid,
+        tag=tag,
+        status=status,
+        limit=limit,
+        exit_code=outcome.exit_code if outcome.signal is None else None,
+        signal=signal_name(outcome.signal),
+        error=error,
+        cpu_ns=outcome.cpu_ns,
+        wall_ns=outcome.wall_ns,
+        memory_bytes=outcome.memory_bytes,
+        processes_peak=outcome.processes_peak,
+        stdout=out.value,
+        stderr=err.value,
+        stdout_bytes=out.total,
+        stdout_truncated=out.truncated,
+        stderr_bytes=err.total,
+        stderr_truncated=err.truncated,
+        replayed=replayed,
+    )
 
 
 def digest_of(*parts: bytes) -> bytes:
@@ -221,4 +252,3 @@ def digest_of(*parts: bytes) -> bytes:
         whole.update(len(part).to_bytes(8, "big"))
         whole.update(part)
     return whole.digest()
-

@@ -36,8 +36,12 @@ async def composed(settings: Settings, backend: Backend, languages: Languages) -
         controller = Controller({settings.backend: backend}, settings.warmpool)
         stack.push_async_callback(controller.aclose)
         adopted = await controller.start()
-        leases = Leases(controller, settings.warmpool, journal=Journal(state / "leases.sqlite"),
-                        on_event=lambda what, lease: processes.drop(lease.id) if what == "ended" else None)
+        leases = Leases(
+            controller,
+            settings.warmpool,
+            journal=Journal(state / "leases.sqlite"),
+            on_event=lambda what, lease: processes.drop(lease.id) if what == "ended" else None,
+        )
         stack.push_async_callback(leases.aclose)
         await leases.start(adopted)
         cache = CompileCache(state / "compiled", settings.calls.cache_mb << 20)
@@ -48,8 +52,19 @@ async def composed(settings: Settings, backend: Backend, languages: Languages) -
         stack.push_async_callback(execs.aclose)
         admission = Admission(settings.admission.running or max(4, 2 * cpus), settings.admission.queue)
         services = Services(
-            settings=settings, auth=auth, metrics=metrics, engine=engine, languages=languages, leases=leases, execs=execs,
-            processes=processes, once=once, admission=admission, ready=lambda: None, kinds=frozenset({backend.kind}))
+            settings=settings,
+            auth=auth,
+            metrics=metrics,
+            engine=engine,
+            languages=languages,
+            leases=leases,
+            execs=execs,
+            processes=processes,
+            once=once,
+            admission=admission,
+            ready=lambda: None,
+            kinds=frozenset({backend.kind}),
+        )
         stack.push_async_callback(services.settle)
         metrics.watch("stokehold_sandboxes", "Sandboxes by pool and state", ("pool", "state"), controller.counts)
         metrics.watch("stokehold_leases", "Leases by state", ("node", "state"), lambda: {settings.node: leases.counts()})

@@ -38,8 +38,15 @@ from warmpool import errors as pool
 class Problem(Exception):
     """An answer that is not the one asked for. `field` is a JSON pointer into the request; `extra` goes into the body."""
 
-    def __init__(self, detail: str = "", *, field: str | None = None, retry_after_ms: int | None = None,
-                 headers: Mapping[str, str] | None = None, **extra: Any) -> None:
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        field: str | None = None,
+        retry_after_ms: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        **extra: Any,
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
         self.field = field
@@ -160,8 +167,16 @@ TABLE: dict[type[BaseException], Kind] = {
 """Subclasses are found through their bases."""
 
 _FILES = {
-    "ENOENT": Missing, "EACCES": Forbidden, "EPERM": Forbidden, "EROFS": Forbidden, "ENOSPC": TooLarge, "EDQUOT": TooLarge,
-    "EFBIG": TooLarge, "ENOTEMPTY": WrongState, "EBUSY": WrongState, "ETXTBSY": WrongState,
+    "ENOENT": Missing,
+    "EACCES": Forbidden,
+    "EPERM": Forbidden,
+    "EROFS": Forbidden,
+    "ENOSPC": TooLarge,
+    "EDQUOT": TooLarge,
+    "EFBIG": TooLarge,
+    "ENOTEMPTY": WrongState,
+    "EBUSY": WrongState,
+    "ETXTBSY": WrongState,
 }
 
 
@@ -196,9 +211,15 @@ def tell(error: BaseException, request_id: str) -> Told:
         detail = str(error)[:2000]
     retry_ms = getattr(error, "retry_after_ms", None) or _pool_retry_ms(error) or kind.retry_ms
     body: dict[str, Any] = {
-        "type": f"urn:stokehold:problem:{kind.code}", "title": kind.title, "status": kind.status, "detail": detail or kind.title,
-        "code": getattr(error, "code", None) if kind.code == OWN_CODE else kind.code, "field": getattr(error, "field", None),
-        "request_id": request_id, "retryable": kind.retry_ms is not None, "retry_after_ms": retry_ms,
+        "type": f"urn:stokehold:problem:{kind.code}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": detail or kind.title,
+        "code": getattr(error, "code", None) if kind.code == OWN_CODE else kind.code,
+        "field": getattr(error, "field", None),
+        "request_id": request_id,
+        "retryable": kind.retry_ms is not None,
+        "retry_after_ms": retry_ms,
         **(getattr(error, "extra", None) or {}),
     }
     headers = dict(getattr(error, "headers", None) or {})

@@ -48,8 +48,7 @@ class Execs:
         self._metrics = metrics
         self._cleaning: set[asyncio.Task[None]] = set()
 
-    def command(self, tenant: str, lease: Home, ask: ExecAsk, key: str | None, *, prefix: str = "x",
-                interactive: bool = False) -> Command:
+    def command(self, tenant: str, lease: Home, ask: ExecAsk, key: str | None, *, prefix: str = "x", interactive: bool = False) -> Command:
         """The command of a request. Raises BadRequest."""
         id = random_id(prefix) if key is None else keyed_id(prefix, tenant, lease.id, key)
         orphan = "kill" if key is None and not interactive else "keep"
@@ -81,8 +80,9 @@ class Execs:
         self._clean(self._forget(tenant, lease_id, command.id))
         return msgspec.structs.replace(msgspec.msgpack.decode(answer.body, type=RunObject), replayed=replayed)
 
-    async def events(self, tenant: str, lease_id: str, ask: ExecAsk, key: str | None, body: bytes,
-                     offsets: dict[Stream, int]) -> AsyncIterator[bytes]:
+    async def events(
+        self, tenant: str, lease_id: str, ask: ExecAsk, key: str | None, body: bytes, offsets: dict[Stream, int]
+    ) -> AsyncIterator[bytes]:
         """`start`, the output as it comes, `exit`. Closing the generator ends a command without a key."""
         command = self.command(tenant, self.leases.get(tenant, lease_id), ask, key)
         if key is not None:
@@ -111,8 +111,9 @@ class Execs:
             self._metrics.exec_ended(run.status)
             yield event("exit", _without_output(run))
 
-    async def _keyed_events(self, tenant: str, lease_id: str, command: Command, result: asyncio.Task[RunObject],
-                            offsets: dict[Stream, int]) -> AsyncIterator[bytes]:
+    async def _keyed_events(
+        self, tenant: str, lease_id: str, command: Command, result: asyncio.Task[RunObject], offsets: dict[Stream, int]
+    ) -> AsyncIterator[bytes]:
         """Of a command that another task waits for: live while it runs, else from its recorded result."""
         process = await self._find(tenant, lease_id, command.id, result)
         at = dict(offsets)

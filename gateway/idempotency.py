@@ -58,7 +58,8 @@ class Answers:
         base.execute("pragma synchronous = normal")
         base.execute(
             "create table if not exists answers (tenant text, route text, key text, digest blob not null, status integer,"
-            " media text, body blob, at real not null, primary key (tenant, route, key)) without rowid")
+            " media text, body blob, at real not null, primary key (tenant, route, key)) without rowid"
+        )
         base.execute("create index if not exists answers_at on answers (at)")
         return base
 
@@ -66,8 +67,11 @@ class Answers:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def get(self, where: Where) -> Kept | None:
-        row = await self._do(lambda: self._base.execute(
-            "select digest, status, media, body, at from answers where tenant = ? and route = ? and key = ?", where).fetchone())
+        row = await self._do(
+            lambda: self._base.execute(
+                "select digest, status, media, body, at from answers where tenant = ? and route = ? and key = ?", where
+            ).fetchone()
+        )
         if row is None or row[4] < time.time() - self._keep_s:
             return None
         return Kept(row[0], Answer(row[1], row[2], row[3]) if row[1] is not None else None)
@@ -83,8 +87,7 @@ class Answers:
         if self._since_sweep >= 1000:
             self._since_sweep = 0
             self._base.execute("delete from answers where at < ?", (time.time() - self._keep_s,))
-            self._base.execute(
-                "delete from answers where at < (select at from answers order by at desc limit 1 offset ?)", (ROWS_MAX,))
+            self._base.execute("delete from answers where at < (select at from answers order by at desc limit 1 offset ?)", (ROWS_MAX,))
 
     async def drop(self, where: Where) -> None:
         await self._do(lambda: self._base.execute("delete from answers where tenant = ? and route = ? and key = ?", where))
@@ -110,8 +113,9 @@ class Idempotency:
         self._answers = answers
         self._working: dict[Where, _Work] = {}
 
-    async def once(self, where: Where, digest: bytes, work: Callable[[], Awaitable[Answer]], *, keep_working: bool = False,
-                   claim: bool = False) -> tuple[Answer, bool]:
+    async def once(
+        self, where: Where, digest: bytes, work: Callable[[], Awaitable[Answer]], *, keep_working: bool = False, claim: bool = False
+    ) -> tuple[Answer, bool]:
         """The answer, and whether it is an earlier one (or another request's). Raises Mismatch, and what `work` raises.
 
         When nobody waits for it any more the work is cancelled, unless `keep_working`. `claim`: the key is written down

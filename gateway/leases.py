@@ -24,8 +24,15 @@ def ask_of(ask: LeaseAsk, maximum: Maximum) -> Ask:
         if "\0" in (value or ""):
             raise BadRequest("a variable cannot hold a NUL", field=f"/env/{name}")
     env = {name: value for name, value in (ask.env or {}).items() if value is not None}
-    return Ask(spec=_spec(ask, maximum), ttl_s=3600.0 if ask.ttl_s is None else ask.ttl_s, idle_s=ask.idle_s, user=ask.user,
-               env=env, cwd=ask.cwd, metadata=ask.metadata or {})
+    return Ask(
+        spec=_spec(ask, maximum),
+        ttl_s=3600.0 if ask.ttl_s is None else ask.ttl_s,
+        idle_s=ask.idle_s,
+        user=ask.user,
+        env=env,
+        cwd=ask.cwd,
+        metadata=ask.metadata or {},
+    )
 
 
 def _refuse_unbuilt(ask: LeaseAsk) -> None:
@@ -50,8 +57,19 @@ def _spec(ask: LeaseAsk, maximum: Maximum) -> Spec:
     memory_mb = 512.0 if resources.memory_mb is None else resources.memory_mb
     cpu = 1.0 if resources.cpu is None else resources.cpu
     processes = 256 if resources.processes is None else resources.processes
-    for value, most, field in ((disk_mb, maximum.disk_mb, "/resources/disk/mb"), (memory_mb, maximum.memory_mb, "/resources/memory_mb"),
-                               (cpu, maximum.cpus, "/resources/cpu"), (processes, maximum.processes, "/resources/processes")):
+    for value, most, field in (
+        (disk_mb, maximum.disk_mb, "/resources/disk/mb"),
+        (memory_mb, maximum.memory_mb, "/resources/memory_mb"),
+        (cpu, maximum.cpus, "/resources/cpu"),
+        (processes, maximum.processes, "/resources/processes"),
+    ):
         within(value, most, field)
-    return Spec(kind=ask.kind or "container", role="lease", base="host", memory_bytes=round(memory_mb * (1 << 20)),
-                disk_bytes=round(disk_mb * (1 << 20)), processes=processes, cpu_milli=max(1, round(cpu * 1000)))
+    return Spec(
+        kind=ask.kind or "container",
+        role="lease",
+        base="host",
+        memory_bytes=round(memory_mb * (1 << 20)),
+        disk_bytes=round(disk_mb * (1 << 20)),
+        processes=processes,
+        cpu_milli=max(1, round(cpu * 1000)),
+    )

@@ -24,23 +24,35 @@ def document(table: Sequence[Endpoint], version: str = "1") -> bytes:
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in table:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, known)
-    return msgspec.json.encode({
-        "openapi": "3.1.0", "info": {"title": "Stokehold", "version": version}, "paths": paths,
-        "components": {"schemas": components, "securitySchemes": {
-            "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
-            "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}},
-    })
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "Stokehold", "version": version},
+            "paths": paths,
+            "components": {
+                "schemas": components,
+                "securitySchemes": {
+                    "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                },
+            },
+        }
+    )
 
 
 def _operation(endpoint: Endpoint, known: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     described = inspect.cleandoc(endpoint.handler.__doc__ or "")
     operation: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{endpoint.method.lower()}{endpoint.path}").strip("_"),
-        "summary": described.splitlines()[0] if described else "", "description": described,
-        "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-                       for name in re.findall(r"{(\w+)}", endpoint.path)],
-        "responses": {"2XX": {"description": "done", **_content(endpoint.gives, known)},
-                      "default": {"description": "a problem", "content": {"application/problem+json": {"schema": known[Problem]}}}},
+        "summary": described.splitlines()[0] if described else "",
+        "description": described,
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in re.findall(r"{(\w+)}", endpoint.path)
+        ],
+        "responses": {
+            "2XX": {"description": "done", **_content(endpoint.gives, known)},
+            "default": {"description": "a problem", "content": {"application/problem+json": {"schema": known[Problem]}}},
+        },
     }
     if endpoint.takes is not None:
         operation["requestBody"] = _content(endpoint.takes, known)

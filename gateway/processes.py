@@ -87,22 +87,39 @@ class Processes:
         """As lists show it."""
         asked, outcome = self._of(lease, process.id), await glance(process)
         common = ProcessObject(
-            pid=process.pid, id=process.id, state="running" if outcome is None else "ended", argv=asked.argv if asked else None,
-            tag=asked.tag if asked else None, started_at=asked.started_at if asked else None)
+            pid=process.pid,
+            id=process.id,
+            state="running" if outcome is None else "ended",
+            argv=asked.argv if asked else None,
+            tag=asked.tag if asked else None,
+            started_at=asked.started_at if asked else None,
+        )
         if outcome is None:
             return common
         run = self.result(lease, process, outcome)
         return ProcessObject(
-            pid=common.pid, id=common.id, state="ended", argv=common.argv, tag=common.tag, started_at=common.started_at,
-            status=run.status, limit=run.limit, exit_code=run.exit_code, signal=run.signal, error=run.error, cpu_ns=run.cpu_ns,
-            wall_ns=run.wall_ns, memory_bytes=run.memory_bytes)
+            pid=common.pid,
+            id=common.id,
+            state="ended",
+            argv=common.argv,
+            tag=common.tag,
+            started_at=common.started_at,
+            status=run.status,
+            limit=run.limit,
+            exit_code=run.exit_code,
+            signal=run.signal,
+            error=run.error,
+            cpu_ns=run.cpu_ns,
+            wall_ns=run.wall_ns,
+            memory_bytes=run.memory_bytes,
+        )
 
     async def trim(self, sandbox: Sandbox, lease: str) -> None:
         """Forget the oldest ended ones beyond what is kept."""
         if len(self._asked.get(lease, ())) <= ENDED_KEPT:
             return
         over = [process for process in await self.list(sandbox, lease) if await glance(process) is not None]
-        for process in over[:max(0, len(over) - ENDED_KEPT)]:
+        for process in over[: max(0, len(over) - ENDED_KEPT)]:
             self._asked.get(lease, OrderedDict()).pop(process.id, None)
             await process.forget()
 

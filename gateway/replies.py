@@ -116,4 +116,3 @@ class EntryPage(Reply):
 
     entries: list[EntryObject]
     next: str | None
-

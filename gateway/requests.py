@@ -278,4 +278,3 @@ class ListQuery(PageQuery, kw_only=True):
     path: Path
     user: Name | None = None
     depth: Annotated[int, Meta(ge=1, le=64)] = 1
-

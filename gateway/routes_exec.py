@@ -35,8 +35,12 @@ _NUMBERS: dict[str, StreamNumber] = {name: number for number, name in NAMES.item
 def sse(request: Request, pieces: AsyncIterator[bytes]) -> Stream:
     """Server-sent events: kept alive, and a `problem` event at the end if something fails."""
     request_id = request.scope["request_id"]
-    return Stream(kept_alive(pieces, KEEP_ALIVE), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-                  media_type=codec.EVENTS, on_error=lambda error: event("problem", tell(error, request_id).body))
+    return Stream(
+        kept_alive(pieces, KEEP_ALIVE),
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        media_type=codec.EVENTS,
+        on_error=lambda error: event("problem", tell(error, request_id).body),
+    )
 
 
 class ExecRoutes:
@@ -84,7 +88,8 @@ class ExecRoutes:
             answer = await work()
         else:
             answer, _ = await self.services.once.once(
-                (tenant, f"processes {id}", key), digest_of(body), work, keep_working=True, claim=True)
+                (tenant, f"processes {id}", key), digest_of(body), work, keep_working=True, claim=True
+            )
         return codec.reply(request, msgspec.json.decode(answer.body), answer.status)
 
     async def list(self, request: Request) -> Response:
@@ -131,8 +136,9 @@ class ExecRoutes:
         shown = {"text": value} if isinstance(value, str) else {"base64": value.base64}
         return codec.reply(request, {"stream": NAMES[number], "offset": offset, **shown, "next_offset": offset + len(ready), "end": end})
 
-    async def _follow(self, request: Request, process: Process, offsets: dict[StreamNumber, int],
-                      streams: tuple[StreamNumber, ...]) -> AsyncIterator[bytes]:
+    async def _follow(
+        self, request: Request, process: Process, offsets: dict[StreamNumber, int], streams: tuple[StreamNumber, ...]
+    ) -> AsyncIterator[bytes]:
         yield event("start", {"id": process.id, "pid": process.pid})
         async for piece in output_events(process, offsets, streams):
             yield piece
@@ -198,4 +204,3 @@ async def _octets(process: Process, number: StreamNumber, offset: int) -> AsyncI
             await glance(process)  # raises if it ended because the sandbox is gone
             return
         offset = chunk.offset + len(chunk.data)
-

@@ -137,8 +137,7 @@ class FileRoutes:
         query = self._query(request, PutQuery)
         mode = None if query.mode is None else mode_bits(query.mode, "/mode", 0o644)
         async with self._files(request, query.user) as (files, user):
-            entry = await files.write(
-                query.path, chunks(request), user=user, mode=mode, mkdirs=query.mkdirs, append=query.append)
+            entry = await files.write(query.path, chunks(request), user=user, mode=mode, mkdirs=query.mkdirs, append=query.append)
         return codec.reply(request, shown(entry), 201, {"ETag": etag_of(entry)})
 
     async def delete(self, request: Request) -> Response:

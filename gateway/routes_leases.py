@@ -49,9 +49,17 @@ class LeaseRoutes:
     def show(self, lease: Lease, *, token: bool = False) -> dict[str, Any]:
         """A lease as API.md shows it; with a token for its data routes when it is new."""
         shown: dict[str, Any] = {
-            "id": lease.id, "kind": lease.kind, "backend": lease.backend, "state": lease.state, "node": self._settings.node,
-            "endpoint": self._settings.endpoint, "created_at": moment(lease.created_ns), "expires_at": moment(lease.expires_ns),
-            "idle_s": lease.idle_s, "metadata": lease.metadata, "warmth": lease.warmth,
+            "id": lease.id,
+            "kind": lease.kind,
+            "backend": lease.backend,
+            "state": lease.state,
+            "node": self._settings.node,
+            "endpoint": self._settings.endpoint,
+            "created_at": moment(lease.created_ns),
+            "expires_at": moment(lease.expires_ns),
+            "idle_s": lease.idle_s,
+            "metadata": lease.metadata,
+            "warmth": lease.warmth,
             "timing": {"claim_ns": lease.claim_ns, "total_ns": lease.total_ns},
         }
         if token:
@@ -148,8 +156,9 @@ class LeaseRoutes:
         if state is not None and state not in _STATES:
             raise BadRequest(f"a state is one of {', '.join(_STATES)}", field="/state")
         query = convert(rest, PageQuery)
-        page = self.leases.find(request.scope["caller"].tenant, state=cast(LeaseState | None, state), metadata=metadata,
-                                limit=query.limit, cursor=query.cursor)
+        page = self.leases.find(
+            request.scope["caller"].tenant, state=cast(LeaseState | None, state), metadata=metadata, limit=query.limit, cursor=query.cursor
+        )
         return codec.reply(request, {"leases": [self.show(lease) for lease in page.leases], "next": page.next})
 
     async def get(self, request: Request) -> Response:
@@ -160,9 +169,12 @@ class LeaseRoutes:
         """`PATCH /v1/leases/{id}`."""
         ask, _ = await codec.read(request, LeasePatch, 1 << 20)
         lease = await self.leases.patch(
-            request.scope["caller"].tenant, request.path_params["id"],
-            ttl_s=None if ask.ttl_s is msgspec.UNSET else ask.ttl_s, idle_s=ask.idle_s,
-            metadata=None if ask.metadata is msgspec.UNSET else ask.metadata)
+            request.scope["caller"].tenant,
+            request.path_params["id"],
+            ttl_s=None if ask.ttl_s is msgspec.UNSET else ask.ttl_s,
+            idle_s=ask.idle_s,
+            metadata=None if ask.metadata is msgspec.UNSET else ask.metadata,
+        )
         return codec.reply(request, self.show(lease))
 
     async def delete(self, request: Request) -> Response:
@@ -218,5 +230,3 @@ class _Delivered(Response):
 
 async def _next(made: Made) -> Lease | LeaseProblem | None:
     return await anext(made, None)
-
-

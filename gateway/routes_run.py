@@ -43,8 +43,7 @@ class RunRoutes:
                 raise BadRequest(refused.detail, field=refused.field) from None
             except DeadlinePassed as passed:
                 raise DeadlineExceeded("Stokehold-Timeout-Ms has passed; the work was cancelled") from passed
-        timing = msgspec.structs.replace(
-            result.timing, queue_ns=result.timing.queue_ns + queue_ns, total_ns=time.perf_counter_ns() - begin)
+        timing = msgspec.structs.replace(result.timing, queue_ns=result.timing.queue_ns + queue_ns, total_ns=time.perf_counter_ns() - begin)
         self.services.metrics.call_ended(result.status)
         if result.warmth is not None:
             self.services.metrics.claimed("call", result.warmth, result.timing.claim_ns)

@@ -84,7 +84,7 @@ def mode_bits(text: str | None, field: str, default: int) -> int:
     if text is None:
         return default
     if not re.fullmatch(r"(0o?)?[0-7]{1,4}", text):
-        raise BadRequest("a mode is an octal string such as \"0755\"", field=field)
+        raise BadRequest('a mode is an octal string such as "0755"', field=field)
     return int(text.replace("o", ""), 8)
 
 

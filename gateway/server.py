@@ -121,9 +121,11 @@ class Server:
             await Connection(self._app, config, self._context, reader, writer).serve()
 
         handshake_s, shutdown_s = (None, None) if context is None else (20.0, 2.0)
-        self._listeners.append(await asyncio.start_server(
-            connected, sock=sock, ssl=context, backlog=BACKLOG, ssl_handshake_timeout=handshake_s,
-            ssl_shutdown_timeout=shutdown_s))
+        self._listeners.append(
+            await asyncio.start_server(
+                connected, sock=sock, ssl=context, backlog=BACKLOG, ssl_handshake_timeout=handshake_s, ssl_shutdown_timeout=shutdown_s
+            )
+        )
 
     async def drain(self, drain: Drain) -> None:
         """Refuse new work, and wait for what is going on, at most `drain_s`."""

@@ -22,9 +22,16 @@ class Stream(Response):
     Later, `on_error` makes the last piece from it; without `on_error` the connection is broken off, so that nobody takes a
     part for the whole. `closing` is left when the response is over, however it ends."""
 
-    def __init__(self, pieces: AsyncIterator[bytes], *, status: int = 200, headers: Mapping[str, str] | None = None,
-                 media_type: str, closing: contextlib.AsyncExitStack | None = None,
-                 on_error: Callable[[BaseException], bytes] | None = None) -> None:
+    def __init__(
+        self,
+        pieces: AsyncIterator[bytes],
+        *,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str,
+        closing: contextlib.AsyncExitStack | None = None,
+        on_error: Callable[[BaseException], bytes] | None = None,
+    ) -> None:
         super().__init__(None, status, dict(headers or {}), media_type)
         if "content-length" not in {name.lower() for name in headers or {}}:
             del self.headers["content-length"]

@@ -31,14 +31,20 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter("stokehold_requests", "Requests answered", ["route", "method", "status"], registry=self.registry)
-        self.seconds = Histogram("stokehold_request_seconds", "From the request's headers to the answer's end", ["route"],
-                                 buckets=_SECONDS, registry=self.registry)
+        self.seconds = Histogram(
+            "stokehold_request_seconds",
+            "From the request's headers to the answer's end",
+            ["route"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.active = Gauge("stokehold_requests_active", "Requests being worked on", registry=self.registry)
         self.verdicts = Counter("stokehold_verdicts", "Calls by status", ["status"], registry=self.registry)
         self.execs = Counter("stokehold_execs", "Commands in leases by status", ["status"], registry=self.registry)
         self.claims = Counter("stokehold_claims", "Sandboxes claimed, by how ready they were", ["for", "warmth"], registry=self.registry)
-        self.claim_seconds = Histogram("stokehold_claim_seconds", "How long a claim took", ["for"], buckets=_SECONDS,
-                                       registry=self.registry)
+        self.claim_seconds = Histogram(
+            "stokehold_claim_seconds", "How long a claim took", ["for"], buckets=_SECONDS, registry=self.registry
+        )
         self.problems = Counter("stokehold_problems", "Problem answers by code", ["code"], registry=self.registry)
         self.unexpected = Counter("stokehold_unexpected_errors", "Errors that nobody expected", registry=self.registry)
 
@@ -87,11 +93,17 @@ def configure_logging(level: str, output: TextIO | None = None) -> None:
     shared: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
     render: list[Any] = [structlog.processors.format_exc_info, _bounded, structlog.processors.JSONRenderer()]
     structlog.configure(
-        processors=[*shared, *render], wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(output or sys.stderr), cache_logger_on_first_use=True)
+        processors=[*shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(output or sys.stderr),
+        cache_logger_on_first_use=True,
+    )
     handler = logging.StreamHandler(output or sys.stderr)
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render]))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render]
+        )
+    )
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
 
 
@@ -145,5 +157,14 @@ class Observed:
         if route in ("/healthz", "/readyz", "/metrics"):
             return
         caller = scope.get("caller")
-        self.log.info("request", request_id=request_id, method=scope["method"][:16], path=scope["path"][:200], route=route, status=status,
-                      ms=round(seconds * 1000, 2), http=scope.get("http_version"), tenant=caller.tenant if caller else None)
+        self.log.info(
+            "request",
+            request_id=request_id,
+            method=scope["method"][:16],
+            path=scope["path"][:200],
+            route=route,
+            status=status,
+            ms=round(seconds * 1000, 2),
+            http=scope.get("http_version"),
+            tenant=caller.tenant if caller else None,
+        )

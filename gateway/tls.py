@@ -84,17 +84,33 @@ def _alternatives(names: Iterable[str]) -> list[x509.GeneralName]:
     return found
 
 
-def _builder(subject: str, issuer: x509.Name | None, key: ec.EllipticCurvePublicKey, days: int,
-             now: datetime.datetime) -> x509.CertificateBuilder:
+def _builder(
+    subject: str, issuer: x509.Name | None, key: ec.EllipticCurvePublicKey, days: int, now: datetime.datetime
+) -> x509.CertificateBuilder:
     name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Stokehold"), x509.NameAttribute(NameOID.COMMON_NAME, subject[:64])])
-    return (x509.CertificateBuilder().subject_name(name).issuer_name(issuer or name).public_key(key)
-            .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=days)))
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer or name)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
-                         key_agreement=False, key_cert_sign=signs, crl_sign=signs, encipher_only=False, decipher_only=False)
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _make_authority(pair: Pair, now: datetime.datetime) -> None:
@@ -105,7 +121,8 @@ def _make_authority(pair: Pair, now: datetime.datetime) -> None:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256()))
+        .sign(key, hashes.SHA256())
+    )
     _write(pair, certificate.public_bytes(Encoding.PEM), key)
 
 
@@ -122,7 +139,8 @@ def _make_leaf(pair: Pair, authority: Pair, names: Sequence[str], now: datetime.
         .add_extension(x509.SubjectAlternativeName(_alternatives(names)), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False)
-        .sign(signer_key, hashes.SHA256()))
+        .sign(signer_key, hashes.SHA256())
+    )
     _write(pair, certificate.public_bytes(Encoding.PEM) + signer.public_bytes(Encoding.PEM), key)
 
 

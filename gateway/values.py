@@ -15,7 +15,7 @@ class Splitter:
         """What may be shown now, as `text` or `base64` fields. `end`: nothing follows, so nothing waits."""
         data = self._held + data
         ready = data if end else whole_end(data)
-        self._held = data[len(ready):]
+        self._held = data[len(ready) :]
         if not ready:
             return []
         value = encode(ready)

@@ -10,6 +10,7 @@ import structlog
 from hypercorn.asyncio.task_group import TaskGroup
 
 from gateway.disconnect import GONE
+from gateway.errors import ClientGone
 from gateway.problems import Broken
 from gateway.wire.channel import Channel
 
@@ -25,7 +26,7 @@ async def run_app(app: Any, scope: Any, channel: Channel, send: Send) -> None:
     channel.task = asyncio.current_task()
     try:
         await app(scope, channel.receive, send, _no_threads, _no_threads)
-    except Broken:
+    except (Broken, ClientGone):
         pass
     except asyncio.CancelledError:
         raise

@@ -31,12 +31,15 @@ class H2(H2Protocol):
         self._channels: dict[int, Channel] = {}
         self._credit: dict[int, int] = {}
         self._connection_credit = 0
-        self.connection.local_settings = h2.settings.Settings(client=False, initial_values={
-            h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: self.config.h2_max_concurrent_streams,
-            h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: self.config.h2_max_header_list_size,
-            h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-            h2.settings.SettingCodes.ENABLE_CONNECT_PROTOCOL: 1,
-        })
+        self.connection.local_settings = h2.settings.Settings(
+            client=False,
+            initial_values={
+                h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: self.config.h2_max_concurrent_streams,
+                h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: self.config.h2_max_header_list_size,
+                h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                h2.settings.SettingCodes.ENABLE_CONNECT_PROTOCOL: 1,
+            },
+        )
 
     async def initiate(self, headers: Any = None, settings: Any = None) -> None:
         await super().initiate(headers, settings)

@@ -177,9 +177,18 @@ class H3:
         raw_path, _, query = pseudo.get(b":path", b"/").partition(b"?")
         method = pseudo.get(b":method", b"GET").decode("ascii", "replace").upper()
         return {
-            "type": "http", "http_version": "3", "asgi": {"spec_version": "2.3", "version": "3.0"}, "method": method,
-            "scheme": "https", "path": unquote(raw_path.decode("ascii", "replace")), "raw_path": raw_path, "query_string": query,
-            "root_path": "", "headers": filter_pseudo_headers(request.headers), "client": self._connection.client, "server": None,
+            "type": "http",
+            "http_version": "3",
+            "asgi": {"spec_version": "2.3", "version": "3.0"},
+            "method": method,
+            "scheme": "https",
+            "path": unquote(raw_path.decode("ascii", "replace")),
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": filter_pseudo_headers(request.headers),
+            "client": self._connection.client,
+            "server": None,
             "state": {},
         }
 

@@ -44,8 +44,12 @@ class PacedQuic(QuicConnection):
         if limit - stream.max_stream_data_local >= STREAM_WINDOW // 4:
             stream.max_stream_data_local = limit
         if stream.max_stream_data_local_sent != stream.max_stream_data_local:
-            buffer = builder.start_frame(QuicFrameType.MAX_STREAM_DATA, capacity=MAX_STREAM_DATA_FRAME_CAPACITY,
-                                         handler=self._on_max_stream_data_delivery, handler_args=(stream,))
+            buffer = builder.start_frame(
+                QuicFrameType.MAX_STREAM_DATA,
+                capacity=MAX_STREAM_DATA_FRAME_CAPACITY,
+                handler=self._on_max_stream_data_delivery,
+                handler_args=(stream,),
+            )
             buffer.push_uint_var(stream.stream_id)
             buffer.push_uint_var(stream.max_stream_data_local)
             stream.max_stream_data_local_sent = stream.max_stream_data_local
@@ -150,8 +154,9 @@ class QuicServer(asyncio.DatagramProtocol):
         self._context = context
         self._connections: dict[bytes, Connection] = {}
         self._transport: asyncio.DatagramTransport | None = None
-        self._quic = QuicConfiguration(alpn_protocols=H3_ALPN, is_client=False, idle_timeout=IDLE_S, max_stream_data=STREAM_WINDOW,
-                                       max_data=4 << 20)
+        self._quic = QuicConfiguration(
+            alpn_protocols=H3_ALPN, is_client=False, idle_timeout=IDLE_S, max_stream_data=STREAM_WINDOW, max_data=4 << 20
+        )
         self._quic.load_cert_chain(pair.certificate, pair.key)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -163,9 +168,14 @@ class QuicServer(asyncio.DatagramProtocol):
             known = self._connections.get(header.destination_cid)
             if header.version is not None and header.version not in self._quic.supported_versions:
                 if known is None and len(data) >= SMALLEST_INITIAL:
-                    self.send(encode_quic_version_negotiation(
-                        source_cid=header.destination_cid, destination_cid=header.source_cid,
-                        supported_versions=self._quic.supported_versions), address)
+                    self.send(
+                        encode_quic_version_negotiation(
+                            source_cid=header.destination_cid,
+                            destination_cid=header.source_cid,
+                            supported_versions=self._quic.supported_versions,
+                        ),
+                        address,
+                    )
                 return
             if known is None:
                 known = self._accept(header, data, address)
@@ -177,8 +187,12 @@ class QuicServer(asyncio.DatagramProtocol):
             log.warning("datagram failed", exc_info=error)
 
     def _accept(self, header: Any, data: bytes, address: Any) -> Connection | None:
-        if (len(data) < SMALLEST_INITIAL or header.packet_type != PACKET_TYPE_INITIAL or self._context.terminated.is_set()
-                or len(self._connections) >= CONNECTIONS_MAX * 8):
+        if (
+            len(data) < SMALLEST_INITIAL
+            or header.packet_type != PACKET_TYPE_INITIAL
+            or self._context.terminated.is_set()
+            or len(self._connections) >= CONNECTIONS_MAX * 8
+        ):
             return None
         quic = PacedQuic(configuration=self._quic, original_destination_connection_id=header.destination_cid)
         connection = Connection(self, quic, address[:2])

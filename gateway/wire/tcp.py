@@ -74,8 +74,17 @@ class Connection(TCPServer):
             many = tls is not None and tls.selected_alpn_protocol() == "h2"
             tasks = self._task_group = self._tasks = AppTasks(self.loop, waits=not many)
             async with tasks:
-                self._parts = (self.app, self.config, self.context, tasks, ConnectionState({}), tls is not None, client, server,
-                               self.protocol_send)
+                self._parts = (
+                    self.app,
+                    self.config,
+                    self.context,
+                    tasks,
+                    ConnectionState({}),
+                    tls is not None,
+                    client,
+                    server,
+                    self.protocol_send,
+                )
                 self._engine = H2(*self._parts) if many else H11(*self._parts)
                 self.protocol = self  # type: ignore[assignment]
                 await self._engine.initiate()

@@ -109,15 +109,33 @@ class Client:
         self.app = app
         self.token = token
 
-    def open(self, method: str, url: str, *, json_: Any = None, body: bytes | list[bytes] | None = None, whole: bool = True,
-             headers: dict[str, str] | None = None) -> Exchange:
+    def open(
+        self,
+        method: str,
+        url: str,
+        *,
+        json_: Any = None,
+        body: bytes | list[bytes] | None = None,
+        whole: bool = True,
+        headers: dict[str, str] | None = None,
+    ) -> Exchange:
         parts = urlsplit(url)
         pieces = body if isinstance(body, list) else [body if body is not None else b"" if json_ is None else json.dumps(json_).encode()]
         sent = {"content-type": "application/json", "authorization": f"Bearer {self.token}", **(headers or {})}
         scope = {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": method,
-            "scheme": "http", "path": parts.path, "raw_path": parts.path.encode(), "query_string": parts.query.encode(),
-            "root_path": "", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "extensions": {}, "state": {},
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": parts.path,
+            "raw_path": parts.path.encode(),
+            "query_string": parts.query.encode(),
+            "root_path": "",
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+            "extensions": {},
+            "state": {},
             "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items() if value],
         }
         return Exchange(self.app, scope, pieces, whole)

@@ -14,7 +14,11 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_call(client: Any) -> None:
-    answer = await client("POST", "/v1/run", {"kind": "fake", "argv": ["steps", "copy"], "tests": [{"stdin": "a", "expected": "a"}, {"stdin": "b", "expected": "a"}]})
+    answer = await client(
+        "POST",
+        "/v1/run",
+        {"kind": "fake", "argv": ["steps", "copy"], "tests": [{"stdin": "a", "expected": "a"}, {"stdin": "b", "expected": "a"}]},
+    )
     reply = answer.json()
     assert answer.status == 200 and reply["status"] == "Wrong Answer"
     assert [run["status"] for run in reply["runs"]] == ["Accepted", "Wrong Answer"]
@@ -50,12 +54,21 @@ async def test_request_ids(client: Any) -> None:
     assert problem.json()["request_id"] == "mine-2"
 
 
-@pytest.mark.parametrize(("method", "url", "status", "code"), [
-    ("GET", "/nowhere", 404, "not_found"), ("PUT", "/v1/run", 405, "bad_request"), ("POST", "/v1/run:batch", 501, "unsupported"),
-    ("POST", "/v1/functions/f/calls", 501, "unsupported"), ("PUT", "/v1/blobs/sha256:00", 501, "unsupported"),
-    ("POST", "/v1/leases/aaaaaaaaaa/fork", 501, "unsupported"), ("POST", "/v1/leases/aaaaaaaaaa/shells/s/run", 501, "unsupported"),
-    ("GET", "/v1/leases/events", 501, "unsupported"), ("GET", "/v1/quota", 501, "unsupported"), ("GET", "/v1/pools", 501, "unsupported"),
-])
+@pytest.mark.parametrize(
+    ("method", "url", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "not_found"),
+        ("PUT", "/v1/run", 405, "bad_request"),
+        ("POST", "/v1/run:batch", 501, "unsupported"),
+        ("POST", "/v1/functions/f/calls", 501, "unsupported"),
+        ("PUT", "/v1/blobs/sha256:00", 501, "unsupported"),
+        ("POST", "/v1/leases/aaaaaaaaaa/fork", 501, "unsupported"),
+        ("POST", "/v1/leases/aaaaaaaaaa/shells/s/run", 501, "unsupported"),
+        ("GET", "/v1/leases/events", 501, "unsupported"),
+        ("GET", "/v1/quota", 501, "unsupported"),
+        ("GET", "/v1/pools", 501, "unsupported"),
+    ],
+)
 async def test_what_is_not_there(client: Any, method: str, url: str, status: int, code: str) -> None:
     answer = await client(method, url)
     assert (answer.status, answer.json()["code"]) == (status, code)
@@ -114,12 +127,12 @@ async def test_a_repeat_goes_on_when_the_first_client_leaves(client: Any) -> Non
 async def test_a_client_that_leaves_ends_its_call(stage: Any, client: Any) -> None:
     exchange = client.open("POST", "/v1/run", json_={"kind": "fake", "argv": ["sleep", "60"]})
     async with asyncio.timeout(5):
-        while not stage.host.boxes:
+        while not stage.host.boxes:  # noqa: ASYNC110 (another task fills it)
             await asyncio.sleep(0)
     exchange.leave()
     await exchange.broken()
     async with asyncio.timeout(5):
-        while stage.host.boxes:
+        while stage.host.boxes:  # noqa: ASYNC110 (another task empties it)
             await asyncio.sleep(0.001)
     assert stage.services.admission.running == 0
 
@@ -142,9 +155,14 @@ async def test_metrics(stage: Any, client: Any) -> None:
     await client("POST", "/v1/run", {"kind": "fake", "argv": ["false"]})
     await client.lease()
     text = (await client("GET", "/metrics")).body.decode()
-    for wanted in ('stokehold_verdicts_total{status="Nonzero Exit Status"} 1.0', 'stokehold_leases{node="local",state="running"} 1.0',
-                   'stokehold_requests_total{method="POST",route="/v1/run",status="200"} 1.0', "stokehold_sandboxes{",
-                   'stokehold_claims_total{for="lease",warmth="cold"} 1.0', "stokehold_request_seconds_bucket"):
+    for wanted in (
+        'stokehold_verdicts_total{status="Nonzero Exit Status"} 1.0',
+        'stokehold_leases{node="local",state="running"} 1.0',
+        'stokehold_requests_total{method="POST",route="/v1/run",status="200"} 1.0',
+        "stokehold_sandboxes{",
+        'stokehold_claims_total{for="lease",warmth="cold"} 1.0',
+        "stokehold_request_seconds_bucket",
+    ):
         assert wanted in text, wanted
 
 

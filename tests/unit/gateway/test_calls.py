@@ -21,40 +21,53 @@ def call(**fields: Any) -> Call:
     return call_of(decode(json.dumps(fields).encode(), "application/json", RunAsk), Maximum())
 
 
-@pytest.mark.parametrize(("fields", "field"), [
-    ({}, "/language"),
-    ({"language": "c"}, "/source"),
-    ({**BASE, "argv": ["a"]}, "/language"),
-    ({**BASE, "files": {"a": ""}}, "/files"),
-    ({"argv": ["a"], "source": "x"}, "/source"),
-    ({**BASE, "tests": [], "stdin": "x"}, "/stdin"),
-    ({"language": "c", "files": {"../a.c": ""}}, "/files/..~1a.c"),
-    ({"language": "c", "files": {"/a.c": ""}}, "/files/~1a.c"),
-    ({"language": "c", "files": {"a": "", "./a": ""}}, "/files/.~1a"),
-    ({"language": "c", "files": {"a": "", "a/b": ""}}, "/files/a~1b"),
-    ({"language": "c", "files": {"a": {"text": "", "mode": "9"}}}, "/files/a/mode"),
-    ({**BASE, "cwd": "../x"}, "/cwd"),
-    ({**BASE, "limits": {"memory_mb": 1e9}}, "/limits/memory_mb"),
-    ({**BASE, "compile": {"limits": {"cpu_ms": 1e9}}}, "/compile/limits/cpu_ms"),
-    ({**BASE, "tests": [{"limits": {"disk_mb": 1e9}}]}, "/tests/0/limits/disk_mb"),
-    ({**BASE, "checker": "fuzzy"}, "/checker"),
-    ({**BASE, "checker": "floats:x"}, "/checker"),
-    ({**BASE, "parallel": 1000}, "/parallel"),
-    ({**BASE, "files_out": ["../x"]}, "/files_out/0"),
-    ({**BASE, "backend": "lxc"}, "/backend"),
-    ({"argv": ["a\x00b"]}, "/argv/0"),
-])
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({}, "/language"),
+        ({"language": "c"}, "/source"),
+        ({**BASE, "argv": ["a"]}, "/language"),
+        ({**BASE, "files": {"a": ""}}, "/files"),
+        ({"argv": ["a"], "source": "x"}, "/source"),
+        ({**BASE, "tests": [], "stdin": "x"}, "/stdin"),
+        ({"language": "c", "files": {"../a.c": ""}}, "/files/..~1a.c"),
+        ({"language": "c", "files": {"/a.c": ""}}, "/files/~1a.c"),
+        ({"language": "c", "files": {"a": "", "./a": ""}}, "/files/.~1a"),
+        ({"language": "c", "files": {"a": "", "a/b": ""}}, "/files/a~1b"),
+        ({"language": "c", "files": {"a": {"text": "", "mode": "9"}}}, "/files/a/mode"),
+        ({**BASE, "cwd": "../x"}, "/cwd"),
+        ({**BASE, "limits": {"memory_mb": 1e9}}, "/limits/memory_mb"),
+        ({**BASE, "compile": {"limits": {"cpu_ms": 1e9}}}, "/compile/limits/cpu_ms"),
+        ({**BASE, "tests": [{"limits": {"disk_mb": 1e9}}]}, "/tests/0/limits/disk_mb"),
+        ({**BASE, "checker": "fuzzy"}, "/checker"),
+        ({**BASE, "checker": "floats:x"}, "/checker"),
+        ({**BASE, "parallel": 1000}, "/parallel"),
+        ({**BASE, "files_out": ["../x"]}, "/files_out/0"),
+        ({**BASE, "backend": "lxc"}, "/backend"),
+        ({"argv": ["a\x00b"]}, "/argv/0"),
+    ],
+)
 def test_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(BadRequest) as raised:
         call(**fields)
     assert raised.value.field == field
 
 
-@pytest.mark.parametrize("fields", [
-    {"artifact": "sha256:00"}, {"interactor": {"language": "c", "source": ""}}, {"callback": "https://example.org"},
-    {"store": ["x"]}, {"checker": {"language": "c", "source": ""}}, {"kind": "microvm"}, {"kind": "vm"},
-    {"layers": {"base": "debian"}}, {"layers": {"workspace": "w"}}, {"layers": {"toolkits": ["t"]}},
-])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"artifact": "sha256:00"},
+        {"interactor": {"language": "c", "source": ""}},
+        {"callback": "https://example.org"},
+        {"store": ["x"]},
+        {"checker": {"language": "c", "source": ""}},
+        {"kind": "microvm"},
+        {"kind": "vm"},
+        {"layers": {"base": "debian"}},
+        {"layers": {"workspace": "w"}},
+        {"layers": {"toolkits": ["t"]}},
+    ],
+)
 def test_not_built(fields: dict[str, Any]) -> None:
     with pytest.raises(Unsupported) as raised:
         call(**BASE, **fields)

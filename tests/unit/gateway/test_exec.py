@@ -62,11 +62,21 @@ async def test_stdin(client: Any) -> None:
     assert (await run(client, id, "cat"))["stdout"] == ""
 
 
-@pytest.mark.parametrize(("fields", "field"), [
-    ({}, "/argv"), ({"argv": ["a"], "shell": "b"}, "/shell"), ({"argv": []}, "/argv"), ({"argv": [""]}, "/argv/0"), ({"argv": ["x"], "timeout_ms": -1}, "/timeout_ms"),
-    ({"argv": ["x"], "limits": {"memory_mb": 1e9}}, "/limits/memory_mb"), ({"argv": ["x"], "output_kb": 1e9}, "/output_kb"),
-    ({"argv": ["x"], "cmd": 1}, "/cmd"), ({"argv": ["x" * 70000] * 20}, "/argv"), ({"argv": ["x"], "stderr": "both"}, "/stderr"),
-])
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({}, "/argv"),
+        ({"argv": ["a"], "shell": "b"}, "/shell"),
+        ({"argv": []}, "/argv"),
+        ({"argv": [""]}, "/argv/0"),
+        ({"argv": ["x"], "timeout_ms": -1}, "/timeout_ms"),
+        ({"argv": ["x"], "limits": {"memory_mb": 1e9}}, "/limits/memory_mb"),
+        ({"argv": ["x"], "output_kb": 1e9}, "/output_kb"),
+        ({"argv": ["x"], "cmd": 1}, "/cmd"),
+        ({"argv": ["x" * 70000] * 20}, "/argv"),
+        ({"argv": ["x"], "stderr": "both"}, "/stderr"),
+    ],
+)
 async def test_refused(client: Any, fields: dict[str, Any], field: str) -> None:
     answer = await client("POST", f"/v1/leases/{await client.lease()}/exec", fields)
     assert (answer.status, answer.json()["field"]) == (400, field)
@@ -127,7 +137,9 @@ async def test_a_command_with_a_key_outlives_its_client_and_the_gateway(make_sta
 
 async def test_as_events(client: Any) -> None:
     id = await client.lease()
-    answer = await client("POST", f"/v1/leases/{id}/exec", {"argv": ["steps", "out ä", "err e", "exit 3"]}, headers={"accept": "text/event-stream"})
+    answer = await client(
+        "POST", f"/v1/leases/{id}/exec", {"argv": ["steps", "out ä", "err e", "exit 3"]}, headers={"accept": "text/event-stream"}
+    )
     events = answer.events()
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert events[0][0] == "start" and events[0][1]["pid"] > 0
@@ -145,13 +157,17 @@ async def test_events_tell_what_was_dropped_and_where_to_go_on(client: Any) -> N
     dropped = next(data for name, data, _ in events if name == "dropped")
     assert dropped == {"stream": "stdout", "from": 1024, "to": 100003 - 1024}
     where = next(id for name, _, id in events if name == "dropped")
-    rest = (await client("GET", f"/v1/leases/{id}/processes/{pid}/output", headers={"accept": "text/event-stream", "last-event-id": where})).events()
+    rest = (
+        await client("GET", f"/v1/leases/{id}/processes/{pid}/output", headers={"accept": "text/event-stream", "last-event-id": where})
+    ).events()
     assert [name for name, _, _ in rest] == ["start", "stdout", "exit"] and rest[1][1]["text"].endswith("END")
 
 
 async def test_what_it_left_behind_does_not_hold_the_stream(client: Any) -> None:
     id = await client.lease()
-    answer = await client("POST", f"/v1/leases/{id}/exec", {"argv": ["steps", "leave 30", "out done"]}, headers={"accept": "text/event-stream"})
+    answer = await client(
+        "POST", f"/v1/leases/{id}/exec", {"argv": ["steps", "leave 30", "out done"]}, headers={"accept": "text/event-stream"}
+    )
     assert [name for name, _, _ in answer.events()] == ["start", "stdout", "exit"]
 
 
@@ -234,5 +250,5 @@ async def test_too_many_commands(make_stage: Any, tmp_path: Any) -> None:
 
 async def _until(true: Any) -> None:
     async with asyncio.timeout(5):
-        while not true():
+        while not true():  # noqa: ASYNC110 (other tasks make it so)
             await asyncio.sleep(0.001)

@@ -32,11 +32,19 @@ async def test_put_and_get(client: Any, at: str) -> None:
     assert (await client("GET", f"{at}/files?path=/tmp/a/b")).body == b"0123456789x"
 
 
-@pytest.mark.parametrize(("header", "status", "body", "said"), [
-    ("bytes=2-4", 206, b"234", "bytes 2-4/10"), ("bytes=8-", 206, b"89", "bytes 8-9/10"), ("bytes=-3", 206, b"789", "bytes 7-9/10"),
-    ("bytes=0-99", 206, b"0123456789", "bytes 0-9/10"), ("bytes=4-2", 200, b"0123456789", None), ("lines=1-2", 200, b"0123456789", None),
-    ("bytes=0-1,4-5", 200, b"0123456789", None), ("bytes=10-", 416, None, "bytes */10"),
-])
+@pytest.mark.parametrize(
+    ("header", "status", "body", "said"),
+    [
+        ("bytes=2-4", 206, b"234", "bytes 2-4/10"),
+        ("bytes=8-", 206, b"89", "bytes 8-9/10"),
+        ("bytes=-3", 206, b"789", "bytes 7-9/10"),
+        ("bytes=0-99", 206, b"0123456789", "bytes 0-9/10"),
+        ("bytes=4-2", 200, b"0123456789", None),
+        ("lines=1-2", 200, b"0123456789", None),
+        ("bytes=0-1,4-5", 200, b"0123456789", None),
+        ("bytes=10-", 416, None, "bytes */10"),
+    ],
+)
 async def test_ranges(client: Any, at: str, header: str, status: int, body: bytes | None, said: str | None) -> None:
     await client("PUT", f"{at}/files?path=/tmp/f", body=b"0123456789")
     got = await client("GET", f"{at}/files?path=/tmp/f", headers={"range": header})
@@ -94,11 +102,19 @@ async def test_archives(client: Any, at: str) -> None:
     assert (await client("GET", f"{at}/files?path=/tmp/copy/e/f")).body == b"content"
 
 
-@pytest.mark.parametrize(("method", "url", "status", "field"), [
-    ("GET", "files", 400, "/path"), ("GET", "files?path=/tmp", 400, "/path"), ("GET", "files?path=/nope", 404, "/path"),
-    ("GET", "stat?path=/tmp&follow=perhaps", 400, "/follow"), ("PUT", "files?path=/tmp/a&mode=x", 400, "/mode"),
-    ("GET", "list?path=/tmp&depth=0", 400, "/depth"), ("GET", "list?path=/tmp&cursor=%21", 400, "/cursor"), ("GET", "files?path=a%00b", 400, "/path"),
-])
+@pytest.mark.parametrize(
+    ("method", "url", "status", "field"),
+    [
+        ("GET", "files", 400, "/path"),
+        ("GET", "files?path=/tmp", 400, "/path"),
+        ("GET", "files?path=/nope", 404, "/path"),
+        ("GET", "stat?path=/tmp&follow=perhaps", 400, "/follow"),
+        ("PUT", "files?path=/tmp/a&mode=x", 400, "/mode"),
+        ("GET", "list?path=/tmp&depth=0", 400, "/depth"),
+        ("GET", "list?path=/tmp&cursor=%21", 400, "/cursor"),
+        ("GET", "files?path=a%00b", 400, "/path"),
+    ],
+)
 async def test_refused(client: Any, at: str, method: str, url: str, status: int, field: str) -> None:
     answer = await client(method, f"{at}/{url}")
     assert (answer.status, answer.json()["field"]) == (status, field)

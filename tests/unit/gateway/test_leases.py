@@ -106,9 +106,15 @@ async def test_list_pages_and_filters(client: Any) -> None:
     assert len((await client("GET", "/v1/leases?metadata.job=a&state=running")).json()["leases"]) == 2
 
 
-@pytest.mark.parametrize(("url", "field"), [
-    ("/v1/leases?limit=0", "/limit"), ("/v1/leases?limit=x", "/limit"), ("/v1/leases?state=lost", "/state"), ("/v1/leases?x=1", "/x"),
-])
+@pytest.mark.parametrize(
+    ("url", "field"),
+    [
+        ("/v1/leases?limit=0", "/limit"),
+        ("/v1/leases?limit=x", "/limit"),
+        ("/v1/leases?state=lost", "/state"),
+        ("/v1/leases?x=1", "/x"),
+    ],
+)
 async def test_bad_queries(client: Any, url: str, field: str) -> None:
     answer = await client("GET", url)
     assert answer.status == 400 and answer.json()["field"] == field
@@ -129,7 +135,9 @@ async def test_delete_and_after(client: Any) -> None:
     for _ in range(2):
         assert (await client("DELETE", f"/v1/leases/{id}")).json()["ended"]["reason"] == "deleted"
     for method, path in (("POST", "/exec"), ("GET", "/list?path=/"), ("PATCH", "")):
-        answer = await client(method, f"/v1/leases/{id}{path}", {"argv": ["true"]} if path == "/exec" else {} if method == "PATCH" else None)
+        answer = await client(
+            method, f"/v1/leases/{id}{path}", {"argv": ["true"]} if path == "/exec" else {} if method == "PATCH" else None
+        )
         assert (answer.status, answer.json()["code"]) == (410, "lease_deleted")
 
 
@@ -152,13 +160,25 @@ async def test_lost_and_expired(stage: Any, client: Any) -> None:
     assert (answer.status, answer.json()["code"]) == (410, "lease_expired")
 
 
-@pytest.mark.parametrize(("fields", "status", "field"), [
-    ({"ttl": 5}, 400, "/ttl"), ({"kind": "zeppelin"}, 400, "/kind"), ({"kind": "vm"}, 501, "/kind"), ({"count": 0}, 400, "/count"),
-    ({"count": 32769}, 400, "/count"), ({"resources": {"memory_mb": 1e9}}, 400, "/resources/memory_mb"),
-    ({"resources": {"disk": {"on": "disk"}}}, 501, "/resources/disk/on"), ({"network": {"mode": "open"}}, 501, "/network/mode"),
-    ({"from": {"snapshot": "s"}}, 501, "/from/snapshot"), ({"on_idle": "pause"}, 501, "/on_idle"), ({"cwd": "x"}, 400, "/cwd"),
-    ({"metadata": {"a": 1}}, 400, "/metadata"), ({"layers": {"base": "x"}}, 501, "/layers/base"), ({"ttl_s": 1e10}, 400, "/ttl_s"),
-])
+@pytest.mark.parametrize(
+    ("fields", "status", "field"),
+    [
+        ({"ttl": 5}, 400, "/ttl"),
+        ({"kind": "zeppelin"}, 400, "/kind"),
+        ({"kind": "vm"}, 501, "/kind"),
+        ({"count": 0}, 400, "/count"),
+        ({"count": 32769}, 400, "/count"),
+        ({"resources": {"memory_mb": 1e9}}, 400, "/resources/memory_mb"),
+        ({"resources": {"disk": {"on": "disk"}}}, 501, "/resources/disk/on"),
+        ({"network": {"mode": "open"}}, 501, "/network/mode"),
+        ({"from": {"snapshot": "s"}}, 501, "/from/snapshot"),
+        ({"on_idle": "pause"}, 501, "/on_idle"),
+        ({"cwd": "x"}, 400, "/cwd"),
+        ({"metadata": {"a": 1}}, 400, "/metadata"),
+        ({"layers": {"base": "x"}}, 501, "/layers/base"),
+        ({"ttl_s": 1e10}, 400, "/ttl_s"),
+    ],
+)
 async def test_refused(client: Any, fields: dict[str, Any], status: int, field: str) -> None:
     answer = await client("POST", "/v1/leases", {"kind": "fake", **fields})
     assert (answer.status, answer.json()["field"]) == (status, field)
@@ -172,7 +192,12 @@ async def test_a_leases_own_token(stage: Any, client: Any) -> None:
     own.token = made["token"]
     assert (await own("POST", f"/v1/leases/{made['id']}/exec", {"argv": ["true"]})).status == 200
     assert (await own("POST", f"/v1/leases/{other}/exec", {"argv": ["true"]})).status == 403
-    for method, path in (("GET", f"/v1/leases/{made['id']}"), ("DELETE", f"/v1/leases/{made['id']}"), ("GET", "/v1/leases"), ("POST", "/v1/run")):
+    for method, path in (
+        ("GET", f"/v1/leases/{made['id']}"),
+        ("DELETE", f"/v1/leases/{made['id']}"),
+        ("GET", "/v1/leases"),
+        ("POST", "/v1/run"),
+    ):
         assert (await own(method, path)).status == 403
     again = await client("POST", f"/v1/leases/{made['id']}/token")
     assert again.status == 201 and again.json()["token"]

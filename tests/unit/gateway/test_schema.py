@@ -15,24 +15,27 @@ from gateway.schema import Content, mode_bits, value_bytes, within
 JSON = "application/json"
 
 
-@pytest.mark.parametrize(("body", "field"), [
-    ('{"limts": {}}', "/limts"),
-    ('{"limits": {"wall": 1}}', "/limits/wall"),
-    ('{"limits": {"wall_ms": -1}}', "/limits/wall_ms"),
-    ('{"limits": {"wall_ms": 0}}', "/limits/wall_ms"),
-    ('{"limits": {"wall_ms": "1"}}', "/limits/wall_ms"),
-    ('{"limits": {"wall_ms": true}}', "/limits/wall_ms"),
-    ('{"limits": {"wall_ms": 1e999}}', "/limits/wall_ms"),
-    ('{"limits": {"processes": 1.5}}', "/limits/processes"),
-    ('{"tests": [{"name": "a"}, {"stdn": ""}]}', "/tests/1/stdn"),
-    ('{"tests": [{"stdin": {"text": 3}}]}', "/tests/0/stdin/text"),
-    ('{"files": {"a/b": 3}}', "/files"),
-    ('{"a/b": 3}', "/a~1b"),
-    ('{"env": {"A=B": "x"}}', "/env"),
-    ('{"argv": []}', "/argv"),
-    ('{"kind": "zeppelin"}', "/kind"),
-    ('[]', None),
-])
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ('{"limts": {}}', "/limts"),
+        ('{"limits": {"wall": 1}}', "/limits/wall"),
+        ('{"limits": {"wall_ms": -1}}', "/limits/wall_ms"),
+        ('{"limits": {"wall_ms": 0}}', "/limits/wall_ms"),
+        ('{"limits": {"wall_ms": "1"}}', "/limits/wall_ms"),
+        ('{"limits": {"wall_ms": true}}', "/limits/wall_ms"),
+        ('{"limits": {"wall_ms": 1e999}}', "/limits/wall_ms"),
+        ('{"limits": {"processes": 1.5}}', "/limits/processes"),
+        ('{"tests": [{"name": "a"}, {"stdn": ""}]}', "/tests/1/stdn"),
+        ('{"tests": [{"stdin": {"text": 3}}]}', "/tests/0/stdin/text"),
+        ('{"files": {"a/b": 3}}', "/files"),
+        ('{"a/b": 3}', "/a~1b"),
+        ('{"env": {"A=B": "x"}}', "/env"),
+        ('{"argv": []}', "/argv"),
+        ('{"kind": "zeppelin"}', "/kind"),
+        ("[]", None),
+    ],
+)
 def test_names_the_field(body: str, field: str | None) -> None:
     with pytest.raises(BadRequest) as raised:
         decode(body.encode(), JSON, RunAsk)
@@ -65,17 +68,29 @@ def test_nan_is_absurd() -> None:
         within(math.nan, 5, "/limits/cpu_ms")
 
 
-@pytest.mark.parametrize(("value", "data"), [
-    (None, b""), ("ä", "ä".encode()), (Content(text="x"), b"x"), (Content(base64="/wA="), b"\xff\x00"), (Content(text=""), b""),
-])
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (None, b""),
+        ("ä", "ä".encode()),
+        (Content(text="x"), b"x"),
+        (Content(base64="/wA="), b"\xff\x00"),
+        (Content(text=""), b""),
+    ],
+)
 def test_values(value: object, data: bytes) -> None:
     assert value_bytes(value, "/stdin") == data  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("value", "field"), [
-    (Content(), "/stdin"), (Content(text="a", base64=""), "/stdin"), (Content(base64="?"), "/stdin/base64"),
-    ("\ud800", "/stdin"),
-])
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (Content(), "/stdin"),
+        (Content(text="a", base64=""), "/stdin"),
+        (Content(base64="?"), "/stdin/base64"),
+        ("\ud800", "/stdin"),
+    ],
+)
 def test_values_that_are_none(value: object, field: str) -> None:
     with pytest.raises(BadRequest) as raised:
         value_bytes(value, "/stdin")  # type: ignore[arg-type]
