@@ -12,11 +12,12 @@ from pathlib import Path
 
 from runtimes.backend import Backend, Spec
 from runtimes.native.backend import NativeBackend
+from stokehold.service.slot import claim_slot
 
 from .site import Site, shell
 
 ROOT = Path(__file__).resolve().parents[2]
-CGROUP = "stokehold-contract"
+CGROUP = f"stokehold-contract-{os.getpid()}"
 READY_S = 30.0
 
 
@@ -37,10 +38,10 @@ def members() -> list[int]:
 class Spawner:
     """The spawner's process; `start` waits until it listens."""
 
-    def __init__(self, directory: Path, layer: Path, slot: int = 7) -> None:
+    def __init__(self, directory: Path, layer: Path) -> None:
         self.socket = directory / "spawner.sock"
         self._layer = layer
-        self._slot = slot
+        self._slot, self._held = claim_slot()
         self._log = directory / "spawner.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._mounts = mounts()
@@ -76,6 +77,7 @@ class Spawner:
         self._process.terminate()
         assert self._process.wait(timeout=30) == 0, self._log.read_text()[-2000:]
         self._process.stdout.close()
+        os.close(self._held)
         assert members() == []
         assert groups() == []
         assert mounts() == self._mounts
