@@ -209,7 +209,7 @@ def tell(error: BaseException, request_id: str) -> Told:
         kind, detail = TABLE[Failed], "an unexpected error; the request id names it in the log"
     else:
         detail = str(error)[:2000]
-    retry_ms = getattr(error, "retry_after_ms", None) or _pool_retry_ms(error) or kind.retry_ms
+    retry_ms = getattr(error, "retry_after_ms", None) or kind.retry_ms
     body: dict[str, Any] = {
         "type": f"urn:stokehold:problem:{kind.code}",
         "title": kind.title,
@@ -228,11 +228,6 @@ def tell(error: BaseException, request_id: str) -> Told:
     if kind.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="stokehold"'
     return Told(kind.status, body, headers)
-
-
-def _pool_retry_ms(error: BaseException) -> int | None:
-    seconds = getattr(error, "retry_after_s", None)
-    return None if seconds is None else math.ceil(seconds * 1000)
 
 
 def respond(error: BaseException, request_id: str) -> Response:
