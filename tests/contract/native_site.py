@@ -22,7 +22,8 @@ READY_S = 30.0
 
 
 def groups() -> list[Path]:
-    return [path for path in Path("/sys/fs/cgroup").glob("**/" + CGROUP) if path.is_dir()]
+    hierarchies = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()]  # v2 alone, or each of a hybrid host
+    return [path for path in (hierarchy / CGROUP for hierarchy in hierarchies) if path.is_dir()]
 
 
 def mounts() -> set[str]:
