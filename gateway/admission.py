@@ -78,7 +78,7 @@ class Admission:
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
                 self._take_back(share)
-            else:
+            elif entry in share.waiting:  # else it was passed over when a place became free
                 share.waiting.remove(entry)
                 heapq.heapify(share.waiting)
                 self._drop(share)

@@ -98,6 +98,17 @@ async def test_who_stops_waiting_holds_nothing() -> None:
     assert (line.admission.running, line.admission.waiting) == (0, 0)
 
 
+async def test_all_leave_at_once() -> None:
+    line = Line(Admission(2, 100))
+    for number in range(8):
+        await line.join(str(number), "ab"[number % 2])
+    for task in line.tasks.values():
+        task.cancel()
+    ended = await asyncio.gather(*line.tasks.values(), return_exceptions=True)
+    assert all(isinstance(error, asyncio.CancelledError) for error in ended)
+    assert repr(line.admission) == "<Admission 0/2 []>"
+
+
 async def test_a_place_given_to_one_who_is_cancelled_goes_on() -> None:
     line = Line(Admission(1, 100))
     for name in ("a0", "a1", "a2"):
