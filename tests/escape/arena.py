@@ -7,12 +7,13 @@ run outside a sandbox but the compiler.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -204,7 +205,8 @@ async def arena(layer: Path, scratch: Path, programs: Programs, without: str, st
     try:
         assert spawner.stdout is not None
         async with asyncio.timeout(30):
-            assert await spawner.stdout.readline() == b"ready\n"
+            line = await spawner.stdout.readline()
+            assert line == b"ready\n", f"the spawner did not start: {line!r}"
         backend = NativeBackend(socket)
         yield Arena(backend, programs, without, stop_at)
     finally:
@@ -227,11 +229,20 @@ def with_host_root(layer: Path, directory: Path) -> Path:
     return directory
 
 
+@contextmanager
+def one_builder() -> Iterator[None]:
+    """Two sessions in one tree do not build at the same time."""
+    with (NATIVE / "Makefile").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def build(directory: Path) -> None:
     """Both spawners, copied to `directory`, so that a later build does not change what is under test."""
-    subprocess.run(["make", "-s", "-C", NATIVE, "all", "weak"], check=True)
-    for name in ("stokehold-spawner", "stokehold-spawner-weak"):
-        shutil.copy2(NATIVE / "bin" / name, directory / name)
+    with one_builder():
+        subprocess.run(["make", "-s", "-C", NATIVE, "all", "weak"], check=True)
+        for name in ("stokehold-spawner", "stokehold-spawner-weak"):
+            shutil.copy2(NATIVE / "bin" / name, directory / name)
 
 
 def layer(directory: Path) -> Path:
