@@ -18,6 +18,14 @@
 
 size_t shown_length(const struct shown *s) { return sizeof s->entry + s->entry.path_length + s->entry.target_length; }
 
+/* Anybody may give a file a time that no number of nanoseconds reaches: the nearest is told. */
+static int64_t nanoseconds(struct timespec t) {
+    int64_t ns;
+    if (__builtin_mul_overflow((int64_t)t.tv_sec, INT64_C(1000000000), &ns) || __builtin_add_overflow(ns, (int64_t)t.tv_nsec, &ns))
+        return t.tv_sec < 0 ? INT64_MIN : INT64_MAX;
+    return ns;
+}
+
 int files_describe(int dir, const char *name, const char *path, struct shown *out, struct stat *st) {
     struct stat own;
     if (!st) st = &own;
@@ -26,7 +34,7 @@ int files_describe(int dir, const char *name, const char *path, struct shown *ou
     if (length >= PATH_ROOM) return -ENAMETOOLONG;
     out->entry = (struct skh_entry){
         .type = st->st_mode & S_IFMT, .mode = st->st_mode & 07777, .uid = st->st_uid, .gid = st->st_gid, .size = (uint64_t)st->st_size,
-        .mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec, .path_length = (uint32_t)length};
+        .mtime_ns = nanoseconds(st->st_mtim), .path_length = (uint32_t)length};
     memcpy(out->text, path, length);
     if (S_ISLNK(st->st_mode)) {
         ssize_t n = readlinkat(dir, name, out->text + length, PATH_ROOM);
@@ -133,7 +141,7 @@ static int act(const struct fileop_child *f, struct shown *entry, bool *has_entr
 /* Memory and CPU of a helper are the sandbox's, unless we work for ourselves (FF_UNCHARGED); it never counts against its processes. */
 static bool join(struct child *c, bool charged, struct trouble *t) {
     const struct cgroups *cg = &c->enterer->host->cg;
-    int all[CG_CONTROLLERS], count = charged ? cg_join_fds(cg, c->sandbox, NULL, all) : 0;
+    int all[CG_CONTROLLERS], count = charged ? cg_join_fds(cg, c->sandbox, NULL, 0, all) : 0;
     if (count < 0) return trouble(t, -count, true, "control groups");
     for (int controller = 0, i = 0; controller < CG_CONTROLLERS && i < count; controller++) {
         if (cg->v1_fd[controller] < 0) continue;
