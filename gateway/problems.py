@@ -7,7 +7,7 @@ import asyncio
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import ClientGone, Failed, kind_of, respond, tell
+from gateway.errors import ClientGone, Failed, Unsupported, kind_of, respond, tell
 from gateway.telemetry import Metrics
 from runtimes.backend import FileFailure
 
@@ -25,6 +25,9 @@ class Problems:
         self.log = structlog.get_logger("gateway")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await _no_websocket(scope, send)
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -61,3 +64,13 @@ class Problems:
             self.log.error("unexpected", request_id=scope["request_id"], path=scope["path"][:200], exc_info=error)
         elif kind is not None and kind.status == 503:
             self.log.warning("failed", request_id=scope["request_id"], code=kind.code, detail=str(error)[:500])
+
+
+async def _no_websocket(scope: Scope, send: Send) -> None:
+    """No route of this service speaks WebSocket: 501 where the server can say so before the handshake, else a refusal."""
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close"})
+        return
+    response = respond(Unsupported("WebSocket routes are not part of this service: use a process with stdin"), "")
+    await send({"type": "websocket.http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await send({"type": "websocket.http.response.body", "body": bytes(response.body), "more_body": False})

@@ -137,7 +137,8 @@ class LeaseRoutes:
                     item = step.result()
                 if batch:
                     yield b"".join(batch)
-                    unwritten.clear()
+                    if request.scope["interrupt"].reason is None:
+                        unwritten.clear()
                 if item is None:
                     return
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -11,14 +12,17 @@ import h2.events
 import h2.exceptions
 import h2.settings
 import priority.priority
-from hypercorn.protocol.events import Body, StreamClosed
+from hypercorn.protocol.events import Body, EndBody, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
 
+from gateway.errors import ClientGone
 from gateway.wire.channel import Channel
 
 STREAM_WINDOW = 256 << 10
 CONNECTION_WINDOW = 8 << 20
+STALL_S = 120.0
+"""How long a peer may take nothing of an answer."""
 DISCARD_MAX = 128 << 20
 """Of a body that nobody reads any more; then the stream is reset."""
 
@@ -105,6 +109,13 @@ class H2(H2Protocol):
     async def stream_send(self, event: StreamEvent) -> None:
         if isinstance(event, StreamClosed):
             await self._finish(event.stream_id)
+        elif isinstance(event, Body | EndBody):
+            try:
+                async with asyncio.timeout(STALL_S):
+                    await super().stream_send(event)
+            except TimeoutError:
+                raise ClientGone("the client takes nothing") from None
+            return
         await super().stream_send(event)
 
     async def _finish(self, stream_id: int) -> None:

@@ -84,8 +84,10 @@ class Exchange:
             if self.channel.is_gone:
                 raise ClientGone("the client went away")
             self.room.clear()
-            async with asyncio.timeout(STALL_S):
-                await self.room.wait()
+            try:
+                await asyncio.wait_for(self.room.wait(), STALL_S)
+            except TimeoutError:
+                raise ClientGone("the client takes nothing") from None
 
     def _consumed(self, count: int) -> None:
         if self.channel.discarded > DISCARD_MAX:

@@ -12,7 +12,7 @@ from aioquic._buffer import Buffer
 from aioquic.h3.connection import H3_ALPN
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import MAX_STREAM_DATA_FRAME_CAPACITY, QuicConnection
-from aioquic.quic.events import ConnectionIdIssued, ConnectionIdRetired, ConnectionTerminated, ProtocolNegotiated
+from aioquic.quic.events import ConnectionIdIssued, ConnectionIdRetired, ConnectionTerminated, HandshakeCompleted, ProtocolNegotiated
 from aioquic.quic.packet import PACKET_TYPE_INITIAL, QuicFrameType, encode_quic_version_negotiation, pull_quic_header
 from hypercorn.config import Config
 
@@ -20,8 +20,12 @@ from gateway.tls import Pair
 from gateway.wire.h3 import H3
 
 log = structlog.get_logger("server")
-CONNECTIONS_MAX = 16_384
+IDS_MAX = 131_072
+"""Connection ids that are known at once; a connection has about eight."""
+HANDSHAKES_MAX = 1024
+"""Connections that have not shown yet that their address is theirs."""
 IDLE_S = 120.0
+HANDSHAKE_S = 10.0
 PING_S = 15.0
 STREAM_WINDOW = 512 << 10
 """What a peer may send on one stream before the application has taken it."""
@@ -89,6 +93,8 @@ class Connection:
                 self.server.add(event.connection_id, self)
             elif isinstance(event, ConnectionIdRetired):
                 self.server.remove(event.connection_id, self)
+            elif isinstance(event, HandshakeCompleted):
+                self.server.handshakes.discard(self)
             elif isinstance(event, ProtocolNegotiated):
                 self.h3 = H3(self)
                 self._keep_alive()
@@ -137,6 +143,7 @@ class Connection:
         for handle in (self._timer, self._ping):
             if handle is not None:
                 handle.cancel()
+        self.server.handshakes.discard(self)
         for id in list(self.ids):
             self.server.remove(id, self)
         if self.h3 is not None:
@@ -151,6 +158,7 @@ class QuicServer(asyncio.DatagramProtocol):
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.handshakes: set[Connection] = set()
         self._context = context
         self._connections: dict[bytes, Connection] = {}
         self._transport: asyncio.DatagramTransport | None = None
@@ -191,14 +199,22 @@ class QuicServer(asyncio.DatagramProtocol):
             len(data) < SMALLEST_INITIAL
             or header.packet_type != PACKET_TYPE_INITIAL
             or self._context.terminated.is_set()
-            or len(self._connections) >= CONNECTIONS_MAX * 8
+            or len(self._connections) >= IDS_MAX
+            or len(self.handshakes) >= HANDSHAKES_MAX
         ):
             return None
         quic = PacedQuic(configuration=self._quic, original_destination_connection_id=header.destination_cid)
         connection = Connection(self, quic, address[:2])
+        self.handshakes.add(connection)
+        self.loop.call_later(HANDSHAKE_S, self._impatient, connection)
         self.add(header.destination_cid, connection)
         self.add(quic.host_cid, connection)
         return connection
+
+    def _impatient(self, connection: Connection) -> None:
+        if connection in self.handshakes:
+            self.handshakes.discard(connection)
+            connection.close()
 
     def error_received(self, error: Exception) -> None:
         """ICMP says that somebody is gone; QUIC finds out by itself."""

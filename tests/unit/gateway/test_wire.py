@@ -378,6 +378,19 @@ async def test_what_is_no_http_hurts_nobody(wire: Any, auth: Headers, server: Se
     assert reply.status == 200
 
 
+async def test_a_websocket_is_refused_in_words(server: Server, tmp_path: Path) -> None:
+    client = H1(server.port, ssl.create_default_context(cafile=str(tmp_path / "ca.pem")))
+    upgrade = [
+        (b"connection", b"upgrade"),
+        (b"upgrade", b"websocket"),
+        (b"sec-websocket-version", b"13"),
+        (b"sec-websocket-key", b"x" * 22 + b"=="),
+    ]
+    reply = await over(await client.begin("GET", "/v1/leases/abcdefgh/pty", upgrade))
+    assert reply.status == 501 and reply.json()["code"] == "unsupported"
+    await client.aclose()
+
+
 async def test_plain_http(make_stage: Any, tmp_path: Path) -> None:
     async with make_stage(tmp_path, listen="127.0.0.1:0", http="127.0.0.1:0") as stage:
         server = Server(stage.app, stage.services.settings, certificates(stage.services.settings.tls, tmp_path))
