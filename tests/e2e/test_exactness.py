@@ -45,3 +45,19 @@ def test_a_program_within_its_limits_is_not_touched(service: Service) -> None:
         run = client.run(argv=["sleep", "0.5"], limits={"wall_ms": 600}).runs[0]
     assert run.status == "Accepted"
     assert 500 * MS <= run.wall_ns < 600 * MS
+
+
+def test_limits_of_one_command_in_a_lease(service: Service) -> None:
+    forks = "import os\nn=0\ntry:\n while n<50:\n  if os.fork()==0: os.read(0,1); os._exit(0)\n  n+=1\nexcept OSError: pass\nprint(n, flush=True)\nos._exit(0)"
+    eats = "b'x' * (200 << 20); print('had it')"
+    with service.client() as client, client.lease() as lease:
+        few = lease.exec(["python3", "-c", forks], limits={"processes": 8}, background="end")
+        assert few.stdout == "7\n"
+        own = lease.exec(["python3", "-c", eats], limits={"memory_mb": 64})
+        assert (own.status, own.limit) == ("Memory Limit Exceeded", "memory")
+        assert lease.exec(["python3", "-c", eats]).stdout == "had it\n"
+        shares = lease.exec(["python3", "-c", "b'x' * (600 << 20); print('had it')"])
+        assert shares.status == "Memory Limit Exceeded"
+        busy = lease.exec("while :; do :; done", limits={"cpu_ms": 300})
+        assert (busy.status, busy.limit) == ("Time Limit Exceeded", "cpu")
+        assert lease.exec("echo still here").stdout == "still here\n"

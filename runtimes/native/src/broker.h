@@ -103,6 +103,7 @@ void sandbox_list(struct broker *b, const struct request *r);
 void sandbox_end(struct broker *b, struct sandbox *s, const char *reason);
 void sandbox_idle(struct broker *b, struct sandbox *s);     /* a process or job of an ending one is gone: go on if it was the last */
 bool sandbox_reaped(struct broker *b, pid_t pid);
+void sandboxes_disconnected(struct broker *b);
 void sandboxes_end_all(struct broker *b, const char *reason);
 
 /* ---- processes (process.c, limits.c, start.c) ---- */

@@ -198,17 +198,30 @@ int cg_sandbox_remove(const struct cgroups *cg, const char *sandbox) {
 
 /* ---- commands ---- */
 
+unsigned cg_own(const struct cg_limits *l) {
+    return (l->memory != UINT64_MAX) << CG_MEMORY | (l->pids != UINT32_MAX) << CG_PIDS | (l->cpu_milli != UINT32_MAX) << CG_CPU;
+}
+
 int cg_command_make(const struct cgroups *cg, const char *sandbox, const char *command, const struct cg_limits *own) {
+    static const char *const names[CG_CONTROLLERS] = {"+memory", "+pids", "+cpu"};
     char v2[CG_PATH], v1[CG_PATH], commands[CG_PATH];
     v2_path(v2, sandbox, command);
     v1_path(v1, sandbox, command);
     v2_path(commands, sandbox, NULL);
     int error = cg_mkdir(cg->v2_fd, v2);
-    if (error || !own || own->memory == UINT64_MAX) return error;
-    const struct cg_limits memory = {own->memory, UINT32_MAX, UINT32_MAX};
-    /* On v2 the controller comes to all commands of a sandbox with the first that needs it. */
-    error = cg_enabled(cg, CG_MEMORY) ? enable_below(cg, commands, "+memory") : cg_mkdir(cg->v1_fd[CG_MEMORY], v1);
-    if (!error) error = limit(cg, v1, v2, &memory, true);
+    if (error || !own) return error;
+    unsigned mask = cg_own(own);
+    for (int c = 0; c < CG_CONTROLLERS && !error; c++) {
+        if (!(mask & 1u << c)) continue;
+        /* On v2 a controller comes to all commands of a sandbox with the first that needs it. */
+        error = cg_enabled(cg, c) ? enable_below(cg, commands, names[c]) : cg_mkdir(cg->v1_fd[c], v1);
+        if (error == -EEXIST && c > 0) error = 0;  /* one hierarchy with several controllers */
+    }
+    struct cg_limits rest = *own;
+    rest.cpu_milli = UINT32_MAX;
+    if (!error) error = limit(cg, v1, v2, &rest, true);
+    if (!error && own->cpu_milli != UINT32_MAX && (error = limit_cpu(cg, v1, v2, own->cpu_milli)) == -EINVAL)
+        error = 0;  /* v1 refuses more than the sandbox has: then that is the bound */
     if (error) cg_command_remove(cg, sandbox, command);
     return error;
 }
@@ -220,12 +233,12 @@ int cg_command_fd(const struct cgroups *cg, const char *sandbox, const char *com
     return fd < 0 ? -errno : fd;
 }
 
-int cg_join_fds(const struct cgroups *cg, const char *sandbox, const char *command, int fds[CG_CONTROLLERS]) {
+int cg_join_fds(const struct cgroups *cg, const char *sandbox, const char *command, unsigned own, int fds[CG_CONTROLLERS]) {
     int count = 0;
     for (int c = 0; c < CG_CONTROLLERS; c++) {
         char group[CG_PATH], path[CG_PATH + 16];
         if (cg->v1_fd[c] < 0) continue;
-        v1_path(group, sandbox, c == CG_MEMORY ? command : NULL);
+        v1_path(group, sandbox, own & 1u << c ? command : NULL);
         snprintf(path, sizeof path, "%s/cgroup.procs", group);
         int fd = openat(cg->v1_fd[c], path, O_WRONLY | O_CLOEXEC);
         if (fd < 0) {
@@ -242,10 +255,12 @@ int cg_command_remove(const struct cgroups *cg, const char *sandbox, const char 
     char path[CG_PATH];
     v2_path(path, sandbox, command);
     int error = cg_rmdir(cg->v2_fd, path);
-    if (cg->v1_fd[CG_MEMORY] < 0) return error;
     v1_path(path, sandbox, command);
-    int e = cg_rmdir(cg->v1_fd[CG_MEMORY], path);
-    return error ? error : e;
+    for (int c = 0; c < CG_CONTROLLERS; c++) {
+        int e = cg->v1_fd[c] < 0 ? 0 : cg_rmdir(cg->v1_fd[c], path);
+        if (!error) error = e;
+    }
+    return error;
 }
 
 /* ---- acts and questions ---- */

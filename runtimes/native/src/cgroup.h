@@ -2,8 +2,8 @@
  *
  * v2 (always):  <root>/<sandbox>/init        PID 1
  *               <root>/<sandbox>/c/<command> each command, for kill, emptiness and CPU time
- * v1 (if the controller lives there): <root>/<sandbox> in memory, pids and cpu; <root>/<sandbox>/<command> in memory for a
- * command with a memory limit of its own. On a v2-only host the same limits are set on <sandbox>/c or <sandbox>/c/<command>. */
+ * v1 (if the controller lives there): <root>/<sandbox> in memory, pids and cpu; <root>/<sandbox>/<command> for a command with
+ * a limit of its own. On a v2-only host the same limits are set on <sandbox>/c or <sandbox>/c/<command>. */
 #ifndef STOKEHOLD_CGROUP_H
 #define STOKEHOLD_CGROUP_H
 
@@ -33,8 +33,10 @@ int cg_sandbox_remove(const struct cgroups *cg, const char *sandbox);   /* -EBUS
 
 int cg_command_make(const struct cgroups *cg, const char *sandbox, const char *command, const struct cg_limits *own /* or NULL */);
 int cg_command_fd(const struct cgroups *cg, const char *sandbox, const char *command); /* v2 directory for CLONE_INTO_CGROUP */
-/* Open the v1 cgroup.procs files to join, memory first; returns how many. Writing "0" to each moves the caller. */
-int cg_join_fds(const struct cgroups *cg, const char *sandbox, const char *command_with_own_memory /* or NULL */, int fds[CG_CONTROLLERS]);
+unsigned cg_own(const struct cg_limits *limits);  /* bits (1 << controller) of those that are limited */
+/* Open the v1 cgroup.procs files to join, memory first; returns how many. Writing "0" to each moves the caller. `own`: the
+ * controllers in which the command has a group of its own. */
+int cg_join_fds(const struct cgroups *cg, const char *sandbox, const char *command, unsigned own, int fds[CG_CONTROLLERS]);
 int cg_command_remove(const struct cgroups *cg, const char *sandbox, const char *command);
 
 int cg_kill(const struct cgroups *cg, const char *sandbox, const char *command);        /* NULL: everything but PID 1's group is under c */

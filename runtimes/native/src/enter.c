@@ -43,14 +43,14 @@ static struct child child_of(const struct enterer *e, const char *sandbox, uint3
                           .base_uid = e->host->uid_base + range * RANGE_SIZE, .broker_pidfd = e->host->broker_pidfd};
 }
 
-/* Limits of the command: on the sandbox's own groups for a call, on a group of its own where it asks for memory. */
-static int make_group(const struct cgroups *cg, const struct w_enter *ask, bool own, struct w_answer *a) {
-    struct cg_limits limits = {ask->limits.memory, ask->limits.pids, ask->limits.cpu_milli};
-    if (ask->flags & CMD_EXCLUSIVE) {
-        int error = cg_sandbox_limits(cg, ask->sandbox, &limits);
+/* Limits of the command: on the sandbox's own groups for a call, else on groups of its own. */
+static int make_group(const struct cgroups *cg, const struct w_enter *ask, const struct cg_limits *limits, struct w_answer *a) {
+    bool exclusive = ask->flags & CMD_EXCLUSIVE;
+    if (exclusive) {
+        int error = cg_sandbox_limits(cg, ask->sandbox, limits);
         if (error < 0) return fail_at(a, error, "sandbox's limits");
     }
-    int error = cg_command_make(cg, ask->sandbox, ask->proc, own ? &limits : NULL);
+    int error = cg_command_make(cg, ask->sandbox, ask->proc, exclusive ? NULL : limits);
     if (error < 0) return fail_at(a, error, "command's group");
     int group = cg_command_fd(cg, ask->sandbox, ask->proc);
     return group < 0 ? fail_at(a, group, "command's group") : group;
@@ -67,15 +67,17 @@ static int lockable(const struct cgroups *cg, const char *sandbox) {
 
 static void enter_command(const struct enterer *e, const struct w_enter *ask, const int *fds, unsigned fds_count, struct w_answer *a) {
     const struct cgroups *cg = &e->host->cg;
-    bool own = !(ask->flags & CMD_EXCLUSIVE) && ask->limits.memory != UINT64_MAX, terminal = false;
-    int group = make_group(cg, ask, own, a);
+    const struct cg_limits limits = {ask->limits.memory, ask->limits.pids, ask->limits.cpu_milli};
+    unsigned own = ask->flags & CMD_EXCLUSIVE ? 0 : cg_own(&limits);
+    bool terminal = false;
+    int group = make_group(cg, ask, &limits, a);
     pid_t pid = group < 0 ? -1 : clone_into(e, fds[0], group, a);
     if (group >= 0) close(group);
     if (pid < 0) cg_command_remove(cg, ask->sandbox, ask->proc);
     if (pid) return;
     struct child c = child_of(e, ask->sandbox, ask->role, ask->range, fds);
     for (uint32_t i = 0; i < ask->desc_count && i < DESC_MAX; i++) terminal |= ask->desc[i].index == W_TTY;
-    c.join_count = cg_join_fds(cg, ask->sandbox, own ? ask->proc : NULL, c.join);
+    c.join_count = cg_join_fds(cg, ask->sandbox, ask->proc, own, c.join);
     if (terminal) c.terminal_lock = lockable(cg, ask->sandbox);
     if (c.join_count < 0 || (terminal && c.terminal_lock < 0)) {
         int error = c.join_count < 0 ? -c.join_count : errno;

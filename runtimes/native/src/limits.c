@@ -103,11 +103,12 @@ static void kill_largest(struct broker *b, struct sandbox *s) {
 void limits_sample(struct broker *b, struct timer *t) {
     struct sandbox *s = (struct sandbox *)((char *)t - offsetof(struct sandbox, sampling));
     uint64_t now = now_ns(), age = now - s->active_ns;
-    bool running = false, calls = s->role == 0;
+    bool running = false, closely = false;  /* closely: a memory kill is to end a whole tree */
     for (struct process *p = s->processes; p; p = p->next) {
         if (p->state != P_RUNNING && p->state != P_ENTERING && !p->lingering) continue;
         running = true;
         if (!p->own_memory) continue;
+        closely = true;
         look(b, p);
         if (p->memory_hit && p->ended == E_EXIT) process_kill(b, p, E_MEMORY);
     }
@@ -117,7 +118,7 @@ void limits_sample(struct broker *b, struct timer *t) {
         if (pids > 0 && p->state == P_RUNNING && (uint32_t)pids > p->pids_peak) p->pids_peak = (uint32_t)pids;
     struct cg_memory m;
     if (s->memory && cg_memory(&b->host->cg, s->name, NULL, &m) == 0 && m.anon > s->memory) kill_largest(b, s);
-    uint64_t widest = calls ? 10 * MS : 250 * MS, narrowest = calls ? MS : 2 * MS;
+    uint64_t widest = closely ? 10 * MS : 250 * MS, narrowest = closely ? MS : 2 * MS;
     uint64_t wait = age / 8 < narrowest ? narrowest : least(age / 8, widest);
     loop_at(&b->loop, t, now + wait);
 }

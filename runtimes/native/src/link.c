@@ -41,6 +41,7 @@ void link_drop(struct broker *b) {
     l->epoch = epoch;
     files_drop(b);
     processes_orphaned(b);
+    sandboxes_disconnected(b);
     loop_at(&b->loop, &b->orphan, now_ns() + b->settings.orphan_s * 1000000000ull);
 }
 

@@ -287,7 +287,9 @@ bool process_reaped(struct broker *b, pid_t pid, int status, const struct rusage
 void processes_orphaned(struct broker *b) {
     for (size_t i = 0; i < b->processes.size; i++) {
         struct process *p = b->processes.slots[i].value;
-        if (!p || p == (void *)-1 || (p->flags & CMD_ORPHAN_KEEP)) continue;
+        if (!p || p == (void *)-1) continue;
+        p->streams[0].watched = p->streams[1].watched = false;
+        if (p->flags & CMD_ORPHAN_KEEP) continue;
         p->acknowledged = true;
         if (p->state == P_ENDED) release(b, p);
         else process_kill(b, p, E_KILLED);

@@ -98,6 +98,26 @@ void sandbox_end(struct broker *b, struct sandbox *s, const char *reason) {
     sandbox_idle(b, s);
 }
 
+static void drop_waiters(struct waiter **list) {
+    while (*list) {
+        struct waiter *w = *list;
+        *list = w->next;
+        free(w);
+    }
+}
+
+/* The gateway is gone. Nobody waits for answers any more (the next one's numbers are its own), and what was being made for it
+ * would stand without an owner. */
+void sandboxes_disconnected(struct broker *b) {
+    for (size_t i = 0; i < b->sandboxes.size; i++) {
+        struct sandbox *s = b->sandboxes.slots[i].value;
+        if (!s || s == (void *)-1) continue;
+        drop_waiters(&s->creating);
+        drop_waiters(&s->destroying);
+        if (s->state == SB_MAKING) sandbox_end(b, s, "orphaned");
+    }
+}
+
 void sandboxes_end_all(struct broker *b, const char *reason) {
     for (size_t i = 0; i < b->sandboxes.size; i++) {
         void *v = b->sandboxes.slots[i].value;
