@@ -150,7 +150,7 @@ class Idempotency:
         answer = await work()
         if answer.status < 500 and answer.status != 429 and len(answer.body) <= ANSWER_MAX:
             await self._answers.put(where, entry.digest, answer)
-        return answer, False
+        return answer, kept is not None
 
     def _done(self, where: Where, task: asyncio.Task[tuple[Answer, bool]]) -> None:
         self._working.pop(where, None)

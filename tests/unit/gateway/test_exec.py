@@ -127,7 +127,7 @@ async def test_a_command_with_a_key_outlives_its_client_and_the_gateway(make_sta
     async with make_stage(tmp_path, host) as stage:
         client = stage.client()
         again = await client("POST", f"/v1/leases/{id}/exec", ask, headers=key)
-        assert again.json()["stdout"] == "done"
+        assert again.json()["stdout"] == "done" and again.json()["replayed"]
         assert (await run(client, id, "cat", "/tmp/n"))["stdout"] == "x"
         assert (await client("POST", f"/v1/leases/{id}/exec", {"argv": ["true"]}, headers=key)).status == 422
     async with make_stage(tmp_path, host) as stage:
