@@ -51,7 +51,7 @@ def spawner_binary() -> Path:
     folder = _package("runtimes.native")
     binary = folder / "bin" / "stokehold-spawner"
     if not os.access(binary, os.X_OK):
-        raise CannotServe(f"the spawner is not built: run `make -C {folder}` (needs gcc and libseccomp-dev)")
+        raise CannotServe(f"the spawner is not built: run `make -C {folder}` (needs gcc)")
     return binary
 
 
