@@ -62,7 +62,7 @@ async def composed(settings: Settings, backend: Backend, languages: Languages) -
             processes=processes,
             once=once,
             admission=admission,
-            ready=lambda: None,
+            ready=lambda: None if getattr(backend, "connected", True) else "no spawner answers",
             kinds=frozenset({backend.kind}),
         )
         stack.push_async_callback(services.settle)
