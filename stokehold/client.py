@@ -43,6 +43,7 @@ class Client:
         serve` wrote (below `state`, if it serves with a state directory of its own). Raises SettingsError."""
         self.settings = settings.load(url, token, ca, state=state)
         self._timeout_s = timeout_s
+        self._known = False
         self._session = niquests.Session(**transport.options(http, self.settings.url))
         transport.configure(self._session, self.settings)
 
@@ -63,10 +64,11 @@ class Client:
             error: errors.StokeholdError
             try:
                 reply = self._open(ask, content, stream=False)
+                self._known = True
                 return transport.decode(ask, reply.status_code or 0, reply.content or b"")
             except errors.StokeholdError as problem:
                 error = problem
-            wait = retry.delay_s(error, attempt, repeatable=ask.repeatable, random=random.random())
+            wait = retry.delay_s(error, attempt, repeatable=ask.repeatable, known=self._known, random=random.random())
             if wait is None:
                 raise error
             time.sleep(wait)

@@ -3,6 +3,7 @@
 StokeholdError
 ├── SettingsError        the client's own settings cannot be used
 ├── ConnectionFailed     no service answered; retryable
+│   └── AnswerTimedOut       a service was reached, and its answer did not come in time
 ├── ProtocolError        what answered is not this API
 └── ApiError             a problem reply: `code`, `status`, `detail`, `field`, `retryable`, `retry_after_ms`
     ├── BadRequest           400, 405, 416
@@ -39,6 +40,10 @@ class ConnectionFailed(StokeholdError):
     """No service answered at the URL, or the connection broke before its answer was whole."""
 
     retryable = True
+
+
+class AnswerTimedOut(ConnectionFailed):
+    """A service was reached, and its answer did not come in time."""
 
 
 class ProtocolError(StokeholdError):

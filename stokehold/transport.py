@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import niquests
-from niquests.exceptions import RequestException
+from niquests.exceptions import ReadTimeout, RequestException
 
 from stokehold import errors, replies
 from stokehold.settings import Settings
@@ -42,13 +42,14 @@ def configure(session: niquests.Session | niquests.AsyncSession, settings: Setti
 def options(http: Http, url: str, pool: int = POOL) -> dict[str, Any]:
     """Arguments of a session that speaks only the versions that `http` allows.
 
-    `auto` begins with what ALPN agrees on and goes on with HTTP/3 where Alt-Svc offers it."""
+    `auto` is HTTP/2 or 1.1, as ALPN agrees. HTTP/3 is for those who ask for it: there is no reset over UDP, so a
+    client whose gateway was killed waits for its timeouts, where TCP is told at once."""
     if http not in ("auto", 1, 2, 3):
         raise errors.SettingsError(f"http={http!r}: want auto, 1, 2 or 3")
     chosen: dict[str, Any] = {
         "disable_http1": http in (2, 3),
         "disable_http2": http in (1, 3),
-        "disable_http3": http in (1, 2),
+        "disable_http3": http != 3,
         "pool_connections": 4,
         "pool_maxsize": pool,
         "revocation_configuration": None,
@@ -82,7 +83,8 @@ def decode(ask: Ask[T], status: int, body: bytes) -> T:
 
 def broken(ask: Ask[Any], problem: Exception) -> errors.ConnectionFailed:
     """What to raise when no whole answer came."""
-    return errors.ConnectionFailed(f"{ask.method} {ask.path.partition('?')[0]}: {type(problem).__name__}: {problem}")
+    kind = errors.AnswerTimedOut if isinstance(problem, ReadTimeout) else errors.ConnectionFailed
+    return kind(f"{ask.method} {ask.path.partition('?')[0]}: {type(problem).__name__}: {problem}")
 
 
 def lease_line(line: bytes) -> replies.LeaseInfo | errors.ApiError:

@@ -19,6 +19,11 @@ Content = str | bytes | Mapping[str, Any]
 """A value: text, bytes, or the API's own object form (`{"blob": …}`, `{"text": …, "mode": "0755"}`)."""
 
 
+QUICK_S = 50.0
+"""What needs no program's end is answered within this. A connection of HTTP/3 whose peer was killed says nothing
+at all: only such a bound tells."""
+
+
 class Ask(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One request. `repeatable`: sending it twice does no more than sending it once."""
 
@@ -29,8 +34,8 @@ class Ask(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     body: bytes | None = None
     headers: dict[str, str] = {}
     repeatable: bool = True
-    patience_s: float | None = None
-    """How long the service may take: None leaves it to the client's own timeout."""
+    patience_s: float | None = QUICK_S
+    """How long the service may take before it begins to answer: None leaves it to the client's own timeout."""
 
 
 def value(content: Content) -> Any:
@@ -55,7 +60,7 @@ def _post(
     *,
     repeatable: bool,
     key: str | None = None,
-    patience_s: float | None = None,
+    patience_s: float | None = QUICK_S,
     headers: Mapping[str, str] | None = None,
 ) -> Ask[T]:
     sent = {"Content-Type": "application/json", **(headers or {})}
@@ -181,7 +186,7 @@ def delete_lease(lease: str) -> Ask[None]:
 
 
 def delete_leases(metadata: Mapping[str, str]) -> Ask[dict[str, Any]]:
-    return Ask(method="DELETE", path="/v1/leases" + _query(_metadata(metadata)), reply=dict[str, Any])
+    return Ask(method="DELETE", path="/v1/leases" + _query(_metadata(metadata)), reply=dict[str, Any], patience_s=None)
 
 
 def _command(
@@ -269,7 +274,7 @@ def process_signal(lease: str, pid: int | str, signal: str) -> Ask[None]:
 
 
 def process_wait(lease: str, pid: int | str) -> Ask[replies.ExecReply]:
-    return _post(f"/v1/leases/{lease}/processes/{pid}/wait", {}, replies.ExecReply, repeatable=True)
+    return _post(f"/v1/leases/{lease}/processes/{pid}/wait", {}, replies.ExecReply, repeatable=True, patience_s=None)
 
 
 def read_file(lease: str, path: str, first: int | None = None, last: int | None = None) -> Ask[bytes]:
@@ -297,6 +302,7 @@ def write_file(
         body=data,
         headers={"Content-Type": "application/octet-stream"},
         repeatable=not append and data is not None,
+        patience_s=None,
     )
 
 
@@ -341,6 +347,7 @@ def put_archive(lease: str, path: str) -> Ask[None]:
         reply=None,
         repeatable=False,
         headers={"Content-Type": "application/x-tar"},
+        patience_s=None,
     )
 
 

@@ -13,9 +13,9 @@ def refusal(code: str, *, retryable: bool = True, after_ms: int | None = None) -
 
 
 def delay(
-    error: errors.StokeholdError, attempt: int = 1, *, repeatable: bool = True, random: float = 0.0
+    error: errors.StokeholdError, attempt: int = 1, *, repeatable: bool = True, known: bool = True, random: float = 0.0
 ) -> float | None:
-    return retry.delay_s(error, attempt, repeatable=repeatable, random=random)
+    return retry.delay_s(error, attempt, repeatable=repeatable, known=known, random=random)
 
 
 def test_waits_grow_and_are_spread() -> None:
@@ -46,3 +46,16 @@ def test_what_may_have_begun_is_not_repeated() -> None:
 def test_what_was_refused_before_it_began_is_repeated() -> None:
     assert delay(refusal("queue_full"), repeatable=False) is not None
     assert delay(refusal("no_capacity"), repeatable=False) is not None
+
+
+def test_a_service_that_was_there_is_waited_for() -> None:
+    gone = errors.ConnectionFailed("refused")
+    waits = [delay(gone, n) for n in range(1, retry.ATTEMPTS_KNOWN)]
+    assert sum(wait or 0 for wait in waits) > 7
+    assert delay(gone, retry.ATTEMPTS_KNOWN) is None
+    assert delay(gone, retry.ATTEMPTS, known=False) is None
+
+
+def test_silence_is_not_waited_for_again_and_again() -> None:
+    assert delay(errors.AnswerTimedOut("x"), 1) is not None
+    assert delay(errors.AnswerTimedOut("x"), retry.ATTEMPTS_SILENT) is None
