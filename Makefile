@@ -60,14 +60,15 @@ demo: preflight setup
 serve: preflight setup
 	@$(BIN)/python -P -m stokehold serve
 
+# The spawner with warnings as errors, its decoder under sanitizers, then every test. Needs root: the sandboxes are real.
 test: preflight setup
-	@$(MAKE) -s -C $(NATIVE) check
-	@$(SUDO) env PYTHONSAFEPATH=1 $(BIN)/python -P -m pytest -q
+	@$(MAKE) -s -C $(NATIVE) weak fuzz-check
+	@$(SUDO) env PYTHONSAFEPATH=1 $(BIN)/python -P -m pytest -q $(PYTEST)
 
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy --strict gateway warmpool runtimes layers guard loadtest stokehold
-	@$(MAKE) -s -C $(NATIVE) lint
+	@$(MAKE) -s -C $(NATIVE) all weak asan
 
 bench: preflight setup
 	@$(BIN)/python -P -m stokehold serve --detach >/dev/null

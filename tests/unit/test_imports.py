@@ -1,4 +1,5 @@
-"""Imports go one way: gateway → warmpool → runtimes → layers → guard; `stokehold` and `loadtest` import none of them."""
+"""Imports go one way: gateway → warmpool → runtimes → layers → guard; `stokehold` and `loadtest` import none of
+them."""
 
 from __future__ import annotations
 
@@ -25,15 +26,18 @@ def imported(path: Path) -> set[str]:
 
 
 def allowed(package: str) -> set[str]:
-    return {package} if package in APART else set(ORDER[ORDER.index(package):])
+    return {package} if package in APART else set(ORDER[ORDER.index(package) :])
 
 
 @pytest.mark.parametrize("package", OURS)
 def test_imports_go_one_way(package: str) -> None:
     modules = list((ROOT / package).rglob("*.py"))
     assert modules
-    wrong = {str(path.relative_to(ROOT)): found for path in modules
-             if (found := (imported(path) & set(OURS)) - allowed(package))}
+    wrong = {
+        str(path.relative_to(ROOT)): found
+        for path in modules
+        if (found := (imported(path) & set(OURS)) - allowed(package))
+    }
     assert wrong == {}
 
 
@@ -43,5 +47,10 @@ def test_no_module_is_too_long() -> None:
 
 
 def test_every_module_says_what_it_owns() -> None:
-    silent = [path for package in OURS for path in (ROOT / package).rglob("*.py") if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [
+        path
+        for package in OURS
+        for path in (ROOT / package).rglob("*.py")
+        if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
     assert silent == []

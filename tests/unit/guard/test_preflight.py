@@ -19,21 +19,39 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def as_user(uid: int) -> subprocess.CompletedProcess[bytes]:
     """The checks as another user, by the system's own Python: before anything is installed."""
-    return subprocess.run(["/usr/bin/env", "python3", "-P", "-"], input=(ROOT / "guard/preflight.py").read_bytes(),
-                          capture_output=True, user=uid, group=uid, extra_groups=[], timeout=20, check=False, cwd="/",
-                          env={"PATH": "/usr/bin:/bin"})
+    return subprocess.run(
+        ["/usr/bin/env", "python3", "-P", "-"],
+        input=(ROOT / "guard/preflight.py").read_bytes(),
+        capture_output=True,
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        timeout=20,
+        check=False,
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin"},
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_this_host_is_asked_within_five_seconds_and_left_as_it_was() -> None:
     before = Path("/proc/self/mountinfo").read_text()
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-P", "-m", "guard.preflight", "--json"], capture_output=True, timeout=20, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "guard.preflight", "--json"], capture_output=True, timeout=20, check=False
+    )
     assert time.monotonic() - began < 5
     report = json.loads(done.stdout)
     assert report["ok"] == all(need["met"] for need in report["needs"])
     assert done.returncode == (0 if report["ok"] else 1)
-    assert {need["name"] for need in report["needs"]} >= {"root", "cgroup v2", "cgroup memory", "namespaces", "overlayfs", "seccomp"}
+    assert {need["name"] for need in report["needs"]} >= {
+        "root",
+        "cgroup v2",
+        "cgroup memory",
+        "namespaces",
+        "overlayfs",
+        "seccomp",
+    }
     assert Path("/proc/self/mountinfo").read_text() == before
     assert not list(Path("/sys/fs/cgroup").rglob("stokehold-preflight-*"))
 
