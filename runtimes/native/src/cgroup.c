@@ -13,6 +13,7 @@
 #include "spawner.h"
 
 #define PERIOD_US 100000u
+#define BUFFERS_MAX (16ull << 20)  /* of sockets */
 #define MEMSW_ROOM (2u << 20)    /* a huge page: the largest charge at once */
 #define DEPTH 4u            /* more than we ever nest */
 #define QUOTA_MIN_US 1000u  /* the kernel's own */
@@ -107,6 +108,10 @@ static int limit_memory_v1(int root, const char *group, uint64_t bytes) {
     if (error) return error;
     write_number(root, group, "memory.swappiness", 0);
     error = write_number(root, group, "memory.memsw.limit_in_bytes", together);
+    if (error && error != -ENOENT && error != -ENOTSUP) return error;
+    /* What stands in TCP and UDP buffers is not memory on v1, and bounded for the whole host alone: one sandbox that fills its
+     * loopback would slow every connection of the host's. A full account makes writers wait. */
+    error = write_number(root, group, "memory.kmem.tcp.limit_in_bytes", bytes < BUFFERS_MAX ? bytes : BUFFERS_MAX);
     return error == -ENOENT || error == -ENOTSUP ? 0 : error;
 }
 

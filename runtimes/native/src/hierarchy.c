@@ -146,7 +146,11 @@ int cg_setup(struct cgroups *cg, const char *name, char *why, unsigned why_size)
     }
     for (int c = 0; c < CG_CONTROLLERS; c++)
         if (*found.v1[c] && (cg->v1_fd[c] = open_root(found.v1[c], name, why, why_size)) < 0) return cg->v1_fd[c];
-    if (!cg_enabled(cg, CG_MEMORY)) cg_write(cg->v1_fd[CG_MEMORY], "memory.use_hierarchy", "1");  /* before Linux 5.11 */
+    if (!cg_enabled(cg, CG_MEMORY)) {
+        cg_write(cg->v1_fd[CG_MEMORY], "memory.use_hierarchy", "1");  /* before Linux 5.11 */
+        /* Sockets are counted from the first group that limits them: were it a sandbox's, each first one would patch the kernel. */
+        cg_write(cg->v1_fd[CG_MEMORY], "memory.kmem.tcp.limit_in_bytes", "-1");
+    }
     error = enable(cg, found.v2, why, why_size);
 #ifdef STOKEHOLD_WEAK
     if (!error) bound_all(cg);
