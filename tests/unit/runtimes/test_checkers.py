@@ -82,6 +82,16 @@ def test_floats_bound(a: float, b: float) -> None:
         (b"", b"", "1", True),
         (b" \n", b"", "1", True),
         (b"1e400", b"1e400", "0", True),
+        (b"1e400", b"1e399", "1e-6", False),
+        (b"1e400", b"inf", "1", False),
+        (b"5", b"1e400", "1", True),
+        (b"1" * 400 + b"2", b"1" * 401, "0", False),
+        (b"1" * 400 + b"2", b"1" * 401, "1e-6", True),
+        (b"100000000000000000000000001", b"100000000000000000000000000", "0", False),
+        (b"1e-99999999999999999999", b"1e-6", "1e-6", False),
+        (b"1e-6", b"1e-99999999999999999999", "1e-6", False),
+        (b"1e99999999999999999999", b"1e99999999999999999999 ", "0", True),
+        (b"1e99999999999999999999", b"1e99999999999999999998", "1", False),
         (b"1000000", b"1000001", "1e-6", True),
         (b".5 +5. 5E0", b"0.5 5 5", "0", True),
     ],
@@ -111,7 +121,7 @@ def test_examples(name: str, output: bytes, expected: bytes, right: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Lines", "floats", "floats:", "floats:x", "floats:-1", "floats:nan", "floats:inf", "floats:1_0"]
+    "name", ["", "Lines", "floats", "floats:", "floats:x", "floats:-1", "floats:nan", "floats:inf", "floats:1_0", "floats:1 "]
 )
 def test_unknown_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError):
