@@ -33,13 +33,12 @@ from runtimes.call import (
 )
 from runtimes.languages import Languages, overlay
 from runtimes.limits import RunLimits
-from runtimes.recipes import OUT, Plan
+from runtimes.recipes import BOX, OUT, Plan
 from runtimes.runner import Claim, Claimed, Release, Runner, Tally
 from runtimes.values import Value, encode
 
 __all__ = ["BackendFault", "CallRefused", "Claimed", "DeadlinePassed", "Engine", "spec_of"]
 
-BOX = "/box"
 USER = "1000:1000"
 _FILES_BYTES = 64 << 20
 """Of all `files_out` of one run."""
@@ -290,7 +289,7 @@ async def _files_out(sandbox: Sandbox, names: tuple[str, ...], one_bytes: int) -
         try:
             data = await _read(_files(sandbox), posixpath.join(BOX, name), limit)
         except FileFailure as failure:
-            if not (asked.endswith("?") and failure.code == "ENOENT"):
+            if not (asked.endswith("?") and failure.code in ("ENOENT", "ENOTDIR")):
                 error = error or f"{name}: {failure.code}"
             continue
         left -= len(data)
@@ -299,12 +298,12 @@ async def _files_out(sandbox: Sandbox, names: tuple[str, ...], one_bytes: int) -
 
 
 async def _read(files: Files, path: str, limit: int) -> bytes:
-    entry, chunks = await files.read(path, user=USER, length=limit + 1)
+    if (await files.stat(path, user=USER)).type != "file":  # nor a link to one
+        raise FileFailure("EINVAL", path, "not a regular file")
+    _, chunks = await files.read(path, user=USER, length=limit + 1)
     data = bytearray()
     async for chunk in chunks:
         data += chunk
-    if entry.type != "file":
-        raise FileFailure("EINVAL", path, "not a regular file")
     if len(data) > limit:
         raise FileFailure("EFBIG", path)
     return bytes(data)

@@ -14,6 +14,8 @@ import msgspec
 from runtimes.call import Call, CallRefused, InputFile
 from runtimes.limits import RunLimits
 
+BOX = "/box"
+"""Where programs run and the caller's files lie."""
 OUT = "/tmp/out"
 """Where a compiler leaves what the program needs; that tree becomes /box of the runs."""
 
@@ -59,6 +61,8 @@ def _entry(call: Call, files: tuple[InputFile, ...], name: str, endings: tuple[s
     if name in paths:
         return name
     found = [path for path in paths if path.endswith(endings)]
+    if len(found) > 1:
+        found = [path for path in found if posixpath.basename(path) == name] or found
     if len(found) == 1:
         return found[0]
     if len(paths) == 1:
@@ -70,9 +74,27 @@ def _interpreted(name: str, endings: tuple[str, ...], options: Callable[[RunLimi
     def plan(tools: Tools, call: Call) -> Plan:
         files = _given(call, name)
         entry = _entry(call, files, name, endings)
-        return Plan(files, lambda limits: (tools.path, *options(limits), entry), run_files=files)
+        return Plan(files, lambda limits: (tools.path, *options(limits), _named(call, entry)), run_files=files)
 
     return plan
+
+
+def _named(call: Call, path: str) -> str:
+    """How a command line names this file of /box: relative where it runs there, never an option."""
+    if posixpath.normpath(call.cwd or ".") != ".":
+        return posixpath.join(BOX, path)
+    return f"./{path}" if path.startswith(("-", "@")) else path
+
+
+def _program(call: Call) -> tuple[str, Callable[[RunLimits], tuple[str, ...]]]:
+    """The name of what a compiler makes, which no file or folder of the caller has, and the argv that runs it."""
+    given = (*call.files, *(file for test in call.tests for file in test.files))
+    taken = {posixpath.normpath(file.path).partition("/")[0] for file in given}
+    name = "main"
+    while name in taken:
+        name += "_"
+    argv = (f"./{name}",) if _named(call, name) == name else (_named(call, name),)
+    return name, lambda limits: argv
 
 
 def _node_options(limits: RunLimits) -> tuple[str, ...]:
@@ -96,13 +118,14 @@ def _native(name: str, standard: str) -> Recipe:
         flags = [flag for flag in call.compile.flags if not flag.startswith("-l")]
         libraries = [flag for flag in call.compile.flags if flag.startswith("-l")]
         mixed = bool(c) and bool(cpp)
+        program, run = _program(call)
         if name == "main.c" and cpp:
             libraries.append("-lstdc++")
-        argv = [tools.path, "-O2", *(() if mixed else (f"-std={standard}",)), *flags, "-o", f"{OUT}/main"]
+        argv = [tools.path, "-O2", *(() if mixed else (f"-std={standard}",)), *flags, "-o", f"{OUT}/{program}"]
         argv += ["-x", "c", *_safe(c)] if c else []
         argv += ["-x", "c++", *_safe(cpp)] if cpp else []
         argv += ["-x", "none", *libraries, "-lm"]
-        return Plan(files, lambda limits: ("./main",), tuple(argv), run_files=call.files)
+        return Plan(files, run, tuple(argv), run_files=call.files)
 
     return plan
 
@@ -115,8 +138,9 @@ def _safe(paths: list[str]) -> list[str]:
 def _rust(tools: Tools, call: Call) -> Plan:
     files = _given(call, "main.rs")
     entry = _entry(call, files, "main.rs", (".rs",))
-    argv = (tools.path, "-O", "--edition", "2021", "--crate-name", "main", *call.compile.flags, "-o", f"{OUT}/main")
-    return Plan(files, lambda limits: ("./main",), (*argv, *_safe([entry])), run_files=call.files)
+    program, run = _program(call)
+    argv = (tools.path, "-O", "--edition", "2021", "--crate-name", "main", *call.compile.flags, "-o", f"{OUT}/{program}")
+    return Plan(files, run, (*argv, *_safe([entry])), run_files=call.files)
 
 
 def _go(tools: Tools, call: Call) -> Plan:
@@ -146,8 +170,9 @@ def _go(tools: Tools, call: Call) -> Plan:
         "GOTOOLCHAIN": "local",
     }
     what = [f"./{folder}"] if module else [f"./{path}" for path in sorted(chosen)]
-    argv = (tools.path, "build", "-trimpath", *call.compile.flags, "-o", f"{OUT}/main", *what)
-    return Plan(files, lambda limits: ("./main",), argv, env, call.files)
+    program, run = _program(call)
+    argv = (tools.path, "build", "-trimpath", *call.compile.flags, "-o", f"{OUT}/{program}", *what)
+    return Plan(files, run, argv, env, call.files)
 
 
 _PUBLIC = re.compile(
@@ -201,7 +226,7 @@ def _java(tools: Tools, call: Call) -> Plan:
             "-J-XX:-UsePerfData", "-encoding", "UTF-8", "-d", OUT, *call.compile.flags,
             *_safe(list(sources)))  # fmt: skip
     runtime = tools.more.get("runtime", "java")
-    return Plan(files, lambda limits: (runtime, *_jvm_options(limits), "-cp", "/box", main), argv, run_files=call.files)
+    return Plan(files, lambda limits: (runtime, *_jvm_options(limits), "-cp", BOX, main), argv, run_files=call.files)
 
 
 def _jvm_options(limits: RunLimits) -> tuple[str, ...]:

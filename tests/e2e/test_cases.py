@@ -12,7 +12,7 @@ from tests.e2e.service import Service
 
 
 @pytest.mark.parametrize("http", [1, 2, 3])
-@pytest.mark.parametrize("case", replay.load("run.jsonl"), ids=lambda case: str(case["id"]))
+@pytest.mark.parametrize("case", [*replay.load("run.jsonl"), *replay.load("verdicts.jsonl")], ids=lambda case: str(case["id"]))
 def test_run(service: Service, http: Http, case: dict[str, Any]) -> None:
     with service.client(http) as client:
         have = {language.name for language in client.languages()}

@@ -227,6 +227,7 @@ async def test_files_out(node: Node) -> None:
     small = resolve(LimitsAsk(file_mb=1 / (1 << 20)))
     assert (await node.run(python_call("save a 1", files_out=("a",), limits=small))).status == "Accepted"
     assert (await node.run(python_call("save a 12", files_out=("a",), limits=small))).runs[0].error == "a: EFBIG"
+    assert (await node.run(python_call("save a 1", files_out=("a/b?",)))).status == "Accepted"
 
 
 async def test_bytes_that_are_no_text(node: Node) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtimes.call import Call, CallRefused, Compile, InputFile
+from runtimes.call import Call, CallRefused, Compile, InputFile, Test
 from runtimes.languages import Languages, overlay
 from runtimes.limits import LimitsAsk, RunLimits, resolve
 from runtimes.recipes import RECIPES, Plan, Tools
@@ -73,6 +73,36 @@ def test_paths_are_never_options() -> None:
     call = Call(language="c", files=(InputFile("-o.c", b""), InputFile("@x.c", b"")))
     argv = languages().plan(call).compile
     assert argv is not None and "./-o.c" in argv and "./@x.c" in argv
+
+
+@pytest.mark.parametrize(("language", "name"), [("python", "-c.py"), ("node", "-e.js"), ("bash", "-x.sh")])
+def test_what_is_run_is_never_an_option(language: str, name: str) -> None:
+    assert run(plan(language, files={name: ""}))[-1] == f"./{name}"
+
+
+@pytest.mark.parametrize(
+    ("language", "name", "argv"),
+    [("python", "main.py", "/box/main.py"), ("c", "main.c", "/box/main"), ("rust", "main.rs", "/box/main"), ("go", "main.go", "/box/main")],
+)  # fmt: skip
+def test_a_program_is_found_from_another_directory(language: str, name: str, argv: str) -> None:
+    for cwd, wanted in (("data", argv), (".", argv.removeprefix("/box/")), (None, argv.removeprefix("/box/"))):
+        call = Call(language=language, files=(InputFile(name, b""),), cwd=cwd)
+        assert run(languages().plan(call))[-1].removeprefix("./") == wanted
+
+
+def test_no_file_of_the_caller_is_in_the_way_of_the_program() -> None:
+    call = Call(language="go", files=(InputFile("main/main.go", b""),), tests=(Test(files=(InputFile("main_", b""),)),))
+    p = languages().plan(call)
+    assert p.compile is not None and "/tmp/out/main__" in p.compile
+    assert run(p) == ("./main__",)
+
+
+def test_among_several_files_the_usual_name_wins() -> None:
+    argv = plan("rust", files={"src/a.rs": "", "src/main.rs": ""}).compile
+    assert argv is not None and argv[-1] == "src/main.rs"
+    assert run(plan("python", files={"p/a.py": "", "p/main.py": ""}))[-1] == "p/main.py"
+    with pytest.raises(CallRefused):
+        plan("python", files={"p/main.py": "", "q/main.py": ""})
 
 
 def test_c_with_no_source_is_refused() -> None:
