@@ -161,7 +161,9 @@ void file_commit(struct broker *b, const struct request *r) {
 static void cancel(struct fileop *o) {
     o->cancelled = true;
     shutdown(o->control.fd, SHUT_WR);
-    if (o->pid) kill(o->pid, SIGTERM);
+    if (!o->pid) return;
+    kill(o->pid, SIGTERM);
+    kill(o->pid, SIGCONT);  /* a process inside may have stopped it */
 }
 
 void file_cancel(struct broker *b, const struct request *r) {

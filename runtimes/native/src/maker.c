@@ -67,6 +67,7 @@ static _Noreturn void pid_one(const struct host *host, const struct w_make *ask,
     const char *stage = "pid 1";
     int error;
     char hostname[13];
+    int limits = -1;
     title_set("stokehold-init");
     setsid();
     stage = "net: join";
@@ -77,8 +78,8 @@ static _Noreturn void pid_one(const struct host *host, const struct w_make *ask,
     stage = "oom_score_adj";
     if ((error = keep_alive(host))) fail(pipe, error, stage);
     share_processors(ask);
-    if ((error = mounts_build(ask, tree, base, &stage))) fail(pipe, error, stage);
-    if ((error = identity_become_root(userns, &stage))) fail(pipe, error, stage);
+    if ((error = mounts_build(ask, tree, base, &limits, &stage))) fail(pipe, error, stage);
+    if ((error = identity_become_root(userns, limits, &stage))) fail(pipe, error, stage);
 
     /* Orphans are reaped without a handler: no code of ours runs here again. */
     const struct sigaction reap = {.sa_handler = SIG_IGN, .sa_flags = SA_NOCLDWAIT}, usual = {.sa_handler = SIG_DFL};
@@ -170,7 +171,7 @@ int sandbox_make(const struct host *host, const struct w_make *ask, struct made 
         goto no_identity;
     }
     if ((error = mounts_open(host, layer, userns, &tree, stage))) goto no_tree;
-    net = net_make(host, base, stage);
+    net = net_make(host, stage);
     error = net < 0 ? net : start(host, ask, &tree, userns, net, base, made, stage);
     if (net >= 0) close(net);
     mounts_close(&tree);

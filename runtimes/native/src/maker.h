@@ -9,11 +9,12 @@
 /* A user namespace owned by host uid `base`, inside 0..65535 = base..base+65535, in which no namespace can be made. */
 int identity_make(const struct host *host, uid_t base, const char **stage);
 /* Become root of user namespace `userns` without any capability, for good. Not dumpable afterwards. */
-int identity_become_root(int userns, const char **stage);
+int identity_become_root(int userns, int limits, const char **stage);
 
 /* ---- net.c ---- */
 /* The descriptor of a network namespace with nothing but `lo`, which is up. The seam for a pool: any fresh one will do. */
-int net_make(const struct host *host, uid_t base, const char **stage);
+int net_make(const struct host *host, const char **stage);
+int net_settings(int proc, uid_t base, const char **stage);  /* of the caller's namespace, through a /proc of its own */
 
 /* ---- mounts.c: what a sandbox sees ---- */
 struct tree {                  /* what is mounted from outside: detached mounts with the sandbox's owners */
@@ -24,7 +25,8 @@ void mounts_learn(const struct host *host);  /* once per maker: which files of t
 int mounts_open(const struct host *host, const struct layer *layer, int userns, struct tree *tree, const char **stage);
 void mounts_close(struct tree *tree);
 /* In the new PID 1, in its new mount and PID namespaces: build everything, and stand in it. */
-int mounts_build(const struct w_make *ask, const struct tree *tree, uid_t base, const char **stage);
+/* limits: gets /proc/sys/user of the new /proc, for identity_become_root */
+int mounts_build(const struct w_make *ask, const struct tree *tree, uid_t base, int *limits, const char **stage);
 
 /* ---- maker.c ---- */
 struct made { pid_t pid; int pidfd; };       /* a child of our own parent; the caller closes pidfd */

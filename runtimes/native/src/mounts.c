@@ -219,11 +219,17 @@ static int write_meminfo(uint64_t bytes) {
     return error;
 }
 
-static int process_files(const struct w_make *ask, const struct tree *tree, int root, const char **stage) {
+static int process_files(const struct w_make *ask, const struct tree *tree, int root, uid_t base, int *limits, const char **stage) {
     *stage = "mounts: /proc";
     int proc = file_system("proc", NULL, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
     if (proc < 0) return proc;
     int error = attach(proc, root, "proc");
+    if (!error && !without("netns")) error = net_settings(proc, base, stage);
+    if (!error) {
+        *stage = "mounts: /proc/sys/user";
+        *limits = openat(proc, "sys/user", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (*limits < 0) error = -errno;
+    }
     if (!error) *stage = "mounts: what is hidden of /proc";
     for (size_t i = 0; i < COUNT(masked) && !error && !without("masks"); i++) {
         if (masked_kind[i] == A_FILE) error = bind(tree->dev, "null", 0, proc, masked[i]);
@@ -241,7 +247,7 @@ static int process_files(const struct w_make *ask, const struct tree *tree, int 
     return error;
 }
 
-static int rest(const struct w_make *ask, const struct tree *tree, int root, const char **stage) {
+static int rest(const struct w_make *ask, const struct tree *tree, int root, uid_t base, int *limits, const char **stage) {
     int error;
     *stage = "mounts: /dev";
     if ((error = attach(tree->dev, root, "dev")) || (error = bind(AT_FDCWD, "/w/shm", 0, tree->dev, "shm"))) return error;
@@ -257,15 +263,15 @@ static int rest(const struct w_make *ask, const struct tree *tree, int root, con
     error = bind(AT_FDCWD, cpus, 0, root, "sys");
     if (error == -ENOENT) error = bind(AT_FDCWD, "/sys/all", 0, root, "sys");
     if (error) return error;
-    return process_files(ask, tree, root, stage);
+    return process_files(ask, tree, root, base, limits, stage);
 }
 
-int mounts_build(const struct w_make *ask, const struct tree *tree, uid_t base, const char **stage) {
+int mounts_build(const struct w_make *ask, const struct tree *tree, uid_t base, int *limits, const char **stage) {
     int error = writable(ask, base, stage);
     if (error) return error;
     int root = ask->role ? root_of_lease(tree, stage) : root_of_call(tree, stage);
     if (root < 0) return root;
-    error = rest(ask, tree, root, stage);
+    error = rest(ask, tree, root, base, limits, stage);
     if (!error) {
         *stage = "mounts: enter the root";
         if (fchdir(root) < 0 || chroot(".") < 0) error = -errno;

@@ -21,28 +21,25 @@ static int loopback_up(void) {
     return error;
 }
 
-static int set(const struct host *host, const char *path, const char *value) {
-    int fd = openat(host->proc_fd, path, O_WRONLY | O_CLOEXEC), error = 0;
+static int set(int proc, const char *path, const char *value) {
+    int fd = openat(proc, path, O_WRONLY | O_CLOEXEC), error = 0;
     if (fd < 0) return -errno;
     if (write(fd, value, strlen(value)) < 0) error = -errno;
     close(fd);
     return error;
 }
 
-static int configure(const struct host *host, uid_t base, const char **stage) {
+int net_settings(int proc, uid_t base, const char **stage) {
     char groups[48];
-    *stage = "net: loopback";
-    int error = loopback_up();
-    if (error) return error;
     *stage = "net: low ports";  /* NET_BIND_SERVICE inside does not reach a namespace that the host owns */
-    error = set(host, "sys/net/ipv4/ip_unprivileged_port_start", "0");
+    int error = set(proc, "sys/net/ipv4/ip_unprivileged_port_start", "0");
     if (error) return error;
     *stage = "net: ping";       /* as on a usual host: datagram ICMP sockets, here to ourselves only */
     snprintf(groups, sizeof groups, "%u %u", base, base + RANGE_SIZE - 1);
-    return set(host, "sys/net/ipv4/ping_group_range", groups);
+    return set(proc, "sys/net/ipv4/ping_group_range", groups);
 }
 
-int net_make(const struct host *host, uid_t base, const char **stage) {
+int net_make(const struct host *host, const char **stage) {
     *stage = "net: home";
     int home = openat(host->proc_fd, "self/ns/net", O_RDONLY | O_CLOEXEC), fd = -1, error = 0;
     if (home < 0) return -errno;
@@ -53,7 +50,8 @@ int net_make(const struct host *host, uid_t base, const char **stage) {
             close(home);
             return error;
         }
-        error = configure(host, base, stage);
+        *stage = "net: loopback";
+        error = loopback_up();
     }
     if (!error) {
         *stage = "net: open";

@@ -16,6 +16,8 @@
 
 #include "enter.h"
 
+#define PTYS_MAX 64            /* of one sandbox: the kernel counts all of the host's together (kernel.pty.max, 4096) */
+#define PTYS_OF_ALL 1048576
 #define TTY_GROUP 5            /* Debian's and everybody's "tty" */
 
 static int open_pts(int flags) {
@@ -35,7 +37,8 @@ static int mount_pts(int at, uid_t base) {
     if (fs < 0) return -1;
     if (syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "source", "stokehold", 0) == 0 && configure(fs, "uid", "%u", base) == 0 &&
         configure(fs, "gid", "%u", base + TTY_GROUP) == 0 && configure(fs, "mode", "%o", 0620) == 0 &&
-        configure(fs, "ptmxmode", "%o", 0666) == 0 && syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+        configure(fs, "ptmxmode", "%o", 0666) == 0 && configure(fs, "max", "%u", without("ptymax") ? PTYS_OF_ALL : PTYS_MAX) == 0 &&
+        syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
         mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
     if (mount >= 0 && syscall(SYS_move_mount, mount, "", at, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0) {
         int error = errno;
