@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -132,10 +132,8 @@ class Arena:
             yield process
         finally:
             if not process.over:  # type: ignore[attr-defined]
-                try:
+                with suppress(BrokenPipeError):
                     await process.write(None)
-                except BrokenPipeError:
-                    pass
             await process.wait()
             await process.forget()
 
@@ -175,6 +173,17 @@ def members(box: str, command: str | None = None) -> list[int]:
     return [int(pid) for file in files if file.exists() for pid in file.read_text().split()]
 
 
+def helpers(box: str) -> list[int]:
+    """Host pids of file helpers: they are in PID 1's group."""
+    root = next(p for p in groups(box) if (p / "init").is_dir())
+    pids = [int(pid) for pid in (root / "init/cgroup.procs").read_text().split()]
+    return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() != "stokehold-init\n"]
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def left() -> list[str]:
     """Everything that a stopped spawner has left behind."""
     found = [f"process {pid.name}" for pid in Path("/proc").glob("[0-9]*") if ours(pid)]
@@ -196,10 +205,10 @@ async def arena(layer: Path, scratch: Path, programs: Programs, without: str, st
         layer = with_host_root(layer, scratch / "layer")
     env = {"PATH": os.environ["PATH"], "STOKEHOLD_TEST_SECRET": SECRET}
     env |= {"STOKEHOLD_WITHOUT": without, "STOKEHOLD_STOP_AT": stop_at} if weak else {}
-    # More than a program gets, and little enough that a test may take all of it.
-    limits = ("prlimit", "--sigpending=8192:8192")
+    # It ends with this session, whatever ends that; signals: more than a program gets, little enough that a test may take all.
+    under = ("setpriv", "--pdeathsig", "TERM", "prlimit", "--sigpending=8192:8192")
     spawner = await asyncio.create_subprocess_exec(
-        *limits, binary, "serve", "--socket", socket, "--gateway-uid", "0", "--cgroup", CGROUP, "--slot", str(SLOT), "--layer",
+        *under, binary, "serve", "--socket", socket, "--gateway-uid", "0", "--cgroup", CGROUP, "--slot", str(SLOT), "--layer",
         f"host={layer}", "--makers", "1", "--enterers", "2", env=env, stdout=asyncio.subprocess.PIPE)
     backend = None
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from .arena import CALL, Arena, Said
+from .arena import CALL, LEASE, Arena, Said
 
 PRODUCT = ("", "")
 
@@ -64,8 +64,6 @@ def arenas(*keys: tuple[str, str]) -> pytest.MarkDecorator:
 
 
 async def judge(arena: Arena, attack: Attack, bites: bool, **more: Any) -> Said:
-    from .arena import LEASE
-
     spec = CALL if attack.role == "call" else LEASE
     result = await arena.attempt(attack.program, *attack.arguments, spec=spec, user=attack.user, **more)
     assert result.harmed == bites, result

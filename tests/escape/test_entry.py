@@ -12,15 +12,14 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from runtimes.backend import BackendError, Collect, Command, Ended, Input, Outcome, Process
+from runtimes.backend import BackendError, Collect, Command, Descriptor, Ended, Input, Outcome, Process
 from runtimes.native.sandbox import NativeSandbox
 
-from .arena import LEASE, Arena, Said, members, said, until_printed
+from .arena import LEASE, Arena, Said, helpers, is_stopped, members, said, until_printed
 from .attacks import arenas
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +55,7 @@ async def until_stopped(box: NativeSandbox, id: str) -> int:
     async with asyncio.timeout(15):
         while True:
             for pid in members(box.name, id):
-                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                if is_stopped(pid):
                     return pid
             await asyncio.sleep(0.002)
 
@@ -72,7 +71,7 @@ async def enter(box: NativeSandbox, command: Command) -> Process:
 async def stopped(arena: Arena, attacker: str, victim: str, *arguments: str) -> AsyncIterator[tuple[Said, Process, int]]:
     """An attacker has had its go at a victim that is stopped at the arena's step."""
     async with arena.sandbox(LEASE) as box:
-        descriptors = {0: Input(), 1: Collect(1 << 16), 2: Collect(1 << 16)}
+        descriptors: dict[int, Descriptor] = {0: Input(), 1: Collect(1 << 16), 2: Collect(1 << 16)}
         attack = arena.command("entry", *arguments, spec=LEASE, user=attacker, descriptors=descriptors)
         attacking = await enter(box, attack)
         await until_printed(attacking, "WAITING")
@@ -124,4 +123,5 @@ async def test_a_stopped_helper_holds_nothing_up_for_ever(arena: Arena) -> None:
                     await box.stat("/etc/passwd")
 
         outcome, _ = await asyncio.gather(run(), stat())
+        assert helpers(box.name) == [], "the given up helper is gone, stopped or not"
     assert outcome.ended == Ended.FAULT, outcome

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtimes.backend import Collect, Ended, Input, Limits, Outcome
+from runtimes.backend import Collect, Ended, Input, Limits, Outcome, Terminal
 
 from .arena import CALL, LEASE, LIMITS, MS, Arena, said
 from .attacks import PRODUCT, Attack, arenas, attacks
@@ -36,7 +36,8 @@ def take(thing: str, count: int, *stopped_by: str, more: tuple[str, ...] = ()) -
 @attacks([
     take("process", 100, "pids"), take("thread", 100, "pids"),
     take("disk", 8, "size"), take("hole", 8, "size"), take("inode", 20_000, "size"),
-    take("timer", 5000, "rlimits"), take("signal", 5000, "rlimits"), take("file", 8000, "rlimits"),
+    take("tcp", 64, "memory"),
+    take("timer", 5000, "rlimits"), take("signal", 5000, "rlimits"), take("file", 8000, "rlimits"), take("core", 1, "rlimits"),
 ])  # fmt: skip
 async def test_it_ends_at_the_limit(arena: Arena, attack: Attack, bites: bool) -> None:
     async with arena.sandbox(DISK) as box:
@@ -111,6 +112,17 @@ async def test_what_is_counted_by_user(arena: Arena, thing: str, count: int, use
         result = said(await other.run(arena.command("exhaust", "neighbour")))
     assert result.harmed == bool(arena.without), result
     assert not arena.without or result.text.split()[3] in (thing, "signal"), "timers hold a signal each"
+
+
+@arenas(PRODUCT, ("ptymax", ""))
+async def test_terminals_end_at_the_limit(arena: Arena) -> None:
+    """The kernel counts those of all sandboxes together, 4096 less those kept for the host. Harmless: 200."""
+    terminal = Terminal()
+    async with arena.sandbox(LEASE) as box:
+        command = arena.command("exhaust", "take", "terminal", "200", spec=LEASE, descriptors={0: terminal, 1: terminal, 2: terminal})
+        result = said(await box.run(command))
+    assert result.harmed == bool(arena.without), result
+    assert result.harmed or result.text.startswith("63 of 200"), result
 
 
 # Kernel memory that is no page of the program's: it must end somewhere, and nobody else may notice.

@@ -20,7 +20,7 @@ BOTH = ("call", "lease")
 def listeners(scratch: Path) -> Iterator[dict[str, tuple[str, ...]]]:
     """What a gateway or spawner listens on, by kind: the arguments of the attack on it."""
     sockets = [socket.create_server(("127.0.0.1", 0)), socket.create_server(("::1", 0), family=socket.AF_INET6)]
-    found = {"ipv4": ("tcp", "127.0.0.1", str(sockets[0].getsockname()[1])),
+    found: dict[str, tuple[str, ...]] = {"ipv4": ("tcp", "127.0.0.1", str(sockets[0].getsockname()[1])),
              "ipv6": ("tcp", "::1", str(sockets[1].getsockname()[1]))}
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind("\0stokehold-escape")

@@ -3,11 +3,13 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <mqueue.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/msg.h>
+#include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -115,6 +117,28 @@ static bool take_socket(long i) {
     while (write(ends[0], data, sizeof data) > 0) {}
     return true;
 }
+/* A megabyte that stands between two ends of a loopback connection: the kernel's buffers, not the program's memory. */
+static bool take_tcp(long i) {
+    static char data[65536];
+    static int out, listener;
+    static long room;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    for (long want = (i + 1) * 1048576; room < want;) {
+        ssize_t n = out ? write(out, data, sizeof data) : -1;
+        if (n > 0) {
+            room += n;
+            continue;
+        }
+        if (!listener && ((listener = socket(AF_INET, SOCK_STREAM, 0)) < 0 || listen(listener, 512) < 0)) return false;
+        if (getsockname(listener, (void *)&address, &length) < 0) return false;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        out = socket(AF_INET, SOCK_STREAM, 0);
+        if (out < 0 || connect(out, (void *)&address, sizeof address) < 0 || accept(listener, NULL, NULL) < 0) return false;
+        fcntl(out, F_SETFL, O_NONBLOCK);
+    }
+    return true;
+}
 static bool take_flight(long i) { /* descriptors that are nowhere but in messages */
     static int ends[2];
     union { struct cmsghdr header; char room[CMSG_SPACE(sizeof(int))]; } control = {0};
@@ -140,6 +164,17 @@ static bool take_lock(long i) {
     return fcntl(fd, F_SETLK, &lock) == 0;
 }
 static bool take_terminal(long i) { (void)i; return open("/dev/ptmx", O_RDWR | O_NOCTTY) >= 0; }
+static bool take_core(long i) { /* a crash that leaves its memory behind */
+    struct rlimit limit;
+    int status;
+    (void)i;
+    getrlimit(RLIMIT_CORE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    pid_t pid = setrlimit(RLIMIT_CORE, &limit) < 0 || chdir("/tmp") < 0 ? -1 : fork();
+    if (pid == 0) abort();
+    errno = 0;
+    return pid > 0 && waitpid(pid, &status, 0) == pid && WCOREDUMP(status);
+}
 static bool take_output(long i) {
     static char data[4096];
     (void)i;
@@ -150,8 +185,8 @@ static const struct { const char *name; bool (*take)(long i); } things[] = {
     {"process", take_process}, {"thread", take_thread}, {"memory", take_memory}, {"shared", take_shared}, {"memfd", take_memfd},
     {"disk", take_disk}, {"hole", take_hole}, {"inode", take_inode}, {"inotify", take_inotify}, {"timer", take_timer},
     {"signal", take_signal}, {"queue", take_queue}, {"message", take_message}, {"file", take_file}, {"pipe", take_pipe},
-    {"socket", take_socket}, {"flight", take_flight}, {"name", take_name}, {"lock", take_lock}, {"terminal", take_terminal},
-    {"output", take_output}};
+    {"socket", take_socket}, {"tcp", take_tcp}, {"flight", take_flight}, {"name", take_name}, {"lock", take_lock}, {"terminal", take_terminal},
+    {"output", take_output}, {"core", take_core}};
 
 /* take THING COUNT [hold]: harm if it got them all. */
 static void take(int argc, char **argv) {
