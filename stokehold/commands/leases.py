@@ -123,15 +123,19 @@ def cp(
     inward, outward = split(target), split(source)
     if (inward is None) == (outward is None):
         shown.stop(shown.USAGE, "one of SOURCE and TARGET must be ID:PATH, the other a local file")
+    local = Path(source if inward else target)
+    if inward and local.is_dir():
+        shown.stop(shown.USAGE, f"{local}: a directory; cp copies one file")
+    if outward and not local.is_dir() and not local.absolute().parent.is_dir():
+        shown.stop(shown.USAGE, f"{local.parent}: no such directory")
     with shown.failures(), Client(state=state) as client:
         try:
             if inward:
-                client.attach(inward[0]).upload(source, place(inward[1], Path(source).name))
+                client.attach(inward[0]).upload(source, place(inward[1], local.name))
             elif outward:
-                local = Path(target)
                 client.attach(outward[0]).download(outward[1], local / Path(outward[1]).name if local.is_dir() else local)
         except OSError as problem:
-            shown.stop(shown.USAGE, str(problem))
+            shown.stop(shown.USAGE, shown.reason(problem))
 
 
 def split(text: str) -> tuple[str, str] | None:
@@ -163,7 +167,7 @@ def ps(
             columns: tuple[str, ...] = ("pid", "state", "command")
         else:
             listed = list(client.list_leases(state=None if all_states else "running", metadata={"job": job} if job else None))
-            rows = [(one.id, one.state, one.expires_at or "never") for one in listed]
+            rows = [(one.id, f"{one.state} ({one.ended.reason})" if one.ended else one.state, one.expires_at or "never") for one in listed]
             columns = ("lease", "state", "expires")
             if as_json:
                 shown.give(listed)

@@ -81,8 +81,12 @@ def run(
             shown.stop(shown.USAGE, f"{tests}: no *.in there")
     elif not sys.stdin.isatty():
         fields["stdin"] = sys.stdin.buffer.read()
+    try:
+        source = file.read_bytes().decode()
+    except UnicodeDecodeError as problem:
+        shown.stop(shown.USAGE, f"{file}: not UTF-8 text (byte {problem.start})")
     with shown.failures(), Client(state=state) as client:
-        reply = client.run(language=chosen, source=file.read_bytes(), **fields)
+        reply = client.run(language=chosen, source=source, **fields)
     if as_json:
         shown.give(reply)
     else:

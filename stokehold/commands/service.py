@@ -36,6 +36,8 @@ def serve(
         service.serve(places(state), service.Ask(listen=listen, http=http, config=config, detach=detach), shown.say)
     except (privilege.NotRoot, CannotServe, Failed) as problem:
         shown.stop(shown.OURS, str(problem))
+    except OSError as problem:
+        shown.stop(shown.OURS, shown.reason(problem))
 
 
 def stop(state: shown.State = None, as_json: shown.Json = False) -> None:
@@ -71,12 +73,16 @@ def status(state: shown.State = None, as_json: shown.Json = False) -> None:
             "resources": ", ".join(f"{count} {name}" for name, count in msgspec.to_builtins(found.resources).items()),
         }
     )
+    if os.geteuid():
+        shown.say("only what this user may see is counted; as root, everything is")
 
 
 def env(state: shown.State = None) -> None:
     """Settings for other clients: eval "$(stokehold env)"."""
     with shown.failures():
         found = settings.load(state=state)
+    if not found.token:
+        shown.say("stokehold: no token: no service has left its settings for this user")
     named = {"STOKEHOLD_URL": found.url, "STOKEHOLD_TOKEN": found.token, "STOKEHOLD_CA": found.ca}
     for name, value in named.items():
         if value:

@@ -53,6 +53,22 @@ def stop(code: int, message: str | None = None) -> NoReturn:
     raise typer.Exit(code)
 
 
+def reason(problem: OSError) -> str:
+    """An operating system's error as people read it: the file, then what is wrong with it."""
+    said = problem.strerror or str(problem)
+    return f"{problem.filename}: {said}" if problem.filename is not None else said
+
+
+def remedy(problem: errors.ConnectionFailed) -> str:
+    """What to do when no answer came."""
+    text = str(problem)
+    if "CERTIFICATE" in text or "CA certificate" in text:
+        return "The service's certificate is not trusted: STOKEHOLD_CA must name its ca.pem (`stokehold env` shows it)."
+    if "No scheme supplied" in text or "Invalid URL" in text:
+        return "STOKEHOLD_URL must be a URL, such as https://127.0.0.1:8443."
+    return "Is a service running? Start one with `stokehold serve --detach`."
+
+
 def code_of(error: errors.StokeholdError) -> int:
     """The exit code for a failure: wrong usage, no service, or a fault of the service's."""
     if isinstance(error, errors.ConnectionFailed):
@@ -72,7 +88,7 @@ def failures(fault: int | None = None) -> Iterator[None]:
     except errors.ConnectionFailed as problem:
         stop(
             NO_SERVICE if fault is None else fault,
-            f"{problem}\n  Is a service running? Start one with `stokehold serve --detach`.",
+            f"{problem}\n  {remedy(problem)}",
         )
     except errors.StokeholdError as problem:
         request = f" (request {problem.request_id})" if problem.request_id else ""

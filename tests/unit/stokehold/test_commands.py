@@ -41,6 +41,24 @@ def test_usage_is_2(tmp_path: Path) -> None:
     assert runner.invoke(app, ["bench", "run", "--http", "4"]).exit_code == shown.USAGE
 
 
+def test_messages_name_the_file_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "a.py"
+    program.write_bytes(b"# \xff")
+    done = runner.invoke(app, ["run", str(program)])
+    assert done.exit_code == shown.USAGE
+    assert "not UTF-8" in done.stderr
+    done = runner.invoke(app, ["cp", "abcd1234:a", str(tmp_path / "absent" / "a")])
+    assert done.exit_code == shown.USAGE
+    assert "no such directory" in done.stderr
+    done = runner.invoke(app, ["cp", str(tmp_path), "abcd1234:a"])
+    assert done.exit_code == shown.USAGE
+    assert "a directory" in done.stderr
+    assert "no token" in runner.invoke(app, ["env"]).stderr
+    monkeypatch.setenv("STOKEHOLD_URL", "https://127.0.0.1:1")
+    monkeypatch.setenv("STOKEHOLD_CA", str(tmp_path / "absent.pem"))
+    assert "STOKEHOLD_CA" in runner.invoke(app, ["ps"]).stderr
+
+
 def test_status_works_when_nothing_runs() -> None:
     done = runner.invoke(app, ["status", "--json"])
     assert done.exit_code == 0
