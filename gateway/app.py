@@ -45,7 +45,7 @@ def create_app(services: Services) -> ASGIApp:
         Endpoint("GET", f"{LEASE}/processes", execs.list, "lease:read", None, replies.ProcessList, data=True),
         Endpoint("GET", f"{LEASE}/processes/{{pid}}", execs.get, "lease:read", None, replies.ProcessObject, data=True),
         Endpoint("GET", f"{LEASE}/processes/{{pid}}/output", execs.output, "lease:read", None, replies.Output, data=True),
-        Endpoint("POST", f"{LEASE}/processes/{{pid}}/stdin", execs.stdin, "lease", bytes, None, data=True, keyed=False),
+        Endpoint("POST", f"{LEASE}/processes/{{pid}}/stdin", execs.stdin, "lease", bytes, None, data=True),
         Endpoint("POST", f"{LEASE}/processes/{{pid}}/signal", execs.signal, "lease", asks.SignalAsk, None, data=True),
         Endpoint("POST", f"{LEASE}/processes/{{pid}}/wait", execs.wait, "lease", asks.WaitAsk, replies.RunObject, data=True, keyed=False),
         Endpoint("GET", f"{LEASE}/files", files.get, "lease:read", None, bytes, data=True),
@@ -103,11 +103,13 @@ def create_app(services: Services) -> ASGIApp:
             "/ui": "there is no user interface",
         }
     )
-    return Starlette(
+    app = Starlette(
         routes=[*absent, *(endpoint.route(services) for endpoint in table)],
         middleware=[Middleware(Observed, metrics=services.metrics), Middleware(Problems, metrics=services.metrics), Middleware(Attended)],
         exception_handlers={HTTPException: _raised},
     )
+    app.router.redirect_slashes = False  # a path that is none is 404, not a redirect
+    return app
 
 
 async def _raised(request: Request, error: Exception) -> Response:

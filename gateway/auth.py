@@ -137,10 +137,14 @@ class Authenticator:
         named = set(
             scope.split() if isinstance(scope, str) else [s for s in scope if isinstance(s, str)] if isinstance(scope, list) else ()
         )
+        try:
+            expires_at = float(claims["exp"])
+        except OverflowError:
+            raise Unauthorized("the token's exp is beyond all time") from None
         scopes = named & SCOPES
         for name in tuple(scopes):
             scopes |= _IMPLIED.get(name, set())
-        return Caller(tenant, frozenset(scopes), float(claims["exp"]), lease)
+        return Caller(tenant, frozenset(scopes), expires_at, lease)
 
     def _refresh(self) -> None:
         """Read the JWKS file again if it changed; a broken one leaves the keys that were read before."""

@@ -53,7 +53,7 @@ def _refuse_unbuilt(ask: RunAsk) -> None:
         ("callback", "wait for the answer of the request"),
         ("store", "blobs are not part of this service: use files_out"),
     ):
-        if getattr(ask, field):
+        if getattr(ask, field) not in (None, []):
             raise Unsupported(f"{field} is not part of this service: {hint}", field=f"/{field}")
     if isinstance(ask.checker, CheckerAsk):
         raise Unsupported("checker programs are not part of this service: use exact, lines, tokens or floats:E", field="/checker")

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from gateway.errors import BadRequest, Failed
+from gateway.errors import BadRequest, Failed, Unsupported
 from gateway.requests import ExecAsk, ExecLimitsAsk
 from gateway.schema import Reply, encode_text, value_bytes, within
 from gateway.settings import Maximum
@@ -95,7 +95,9 @@ def command_of(
     if ask.stdin is not None:
         stdin = Data(value_bytes(ask.stdin, "/stdin"))
     within(ask.output_kb, maximum.output_kb, "/output_kb")
-    kept = Collect(round((OUTPUT_KB if ask.output_kb is None else ask.output_kb) * 1024), ask.on_output or "truncate")
+    limits = _limits(ask, maximum)
+    asked = [kb for kb in (ask.output_kb, ask.limits.output_kb if ask.limits else None) if kb is not None]
+    kept = Collect(round(min(asked, default=OUTPUT_KB) * 1024), ask.on_output or "truncate")
     descriptors: dict[int, Descriptor] = {0: stdin, 1: kept, 2: kept}
     if ask.stderr == "merge":
         descriptors[2] = Same(1)
@@ -108,7 +110,7 @@ def command_of(
         env=env,
         cwd=posixpath.join(lease.cwd or WORKSPACE, ask.cwd) if ask.cwd else lease.cwd or WORKSPACE,
         user=user_of(ask.user, lease),
-        limits=_limits(ask, maximum),
+        limits=limits,
         descriptors=descriptors,
         background=ask.background or "keep",
         orphan=orphan,
@@ -148,6 +150,8 @@ def _limits(ask: ExecAsk, maximum: Maximum) -> Limits:
     limits = ask.limits or ExecLimitsAsk()
     for name in msgspec.structs.fields(ExecLimitsAsk):
         within(getattr(limits, name.name), getattr(maximum, name.name), f"/limits/{name.name}")
+    if limits.disk_mb is not None:
+        raise Unsupported("a command has no disk of its own: the lease's resources bound it", field="/limits/disk_mb")
     within(ask.timeout_ms, maximum.timeout_ms, "/timeout_ms")
     within(ask.silence_ms, maximum.timeout_ms, "/silence_ms")
     walls = [ms for ms in (ask.timeout_ms, limits.wall_ms) if ms is not None]
@@ -202,7 +206,7 @@ def signal_name(number: int | None) -> str | None:
 
 def signal_number(name: str | int) -> int:
     """Of a name with or without SIG, or a number. Raises BadRequest."""
-    if isinstance(name, str) and not name.isdigit():
+    if isinstance(name, str) and not (name.isascii() and name.isdigit()):
         found = getattr(signal.Signals, name if name.startswith("SIG") else f"SIG{name}", None)
         if found is None:
             raise BadRequest(f"there is no signal {name[:40]}", field="/signal")

@@ -210,12 +210,13 @@ def tell(error: BaseException, request_id: str) -> Told:
     else:
         detail = str(error)[:2000]
     retry_ms = getattr(error, "retry_after_ms", None) or kind.retry_ms
+    code = getattr(error, "code", None) if kind.code == OWN_CODE else kind.code
     body: dict[str, Any] = {
-        "type": f"urn:stokehold:problem:{kind.code}",
+        "type": f"urn:stokehold:problem:{code}",
         "title": kind.title,
         "status": kind.status,
         "detail": detail or kind.title,
-        "code": getattr(error, "code", None) if kind.code == OWN_CODE else kind.code,
+        "code": code,
         "field": getattr(error, "field", None),
         "request_id": request_id,
         "retryable": kind.retry_ms is not None,

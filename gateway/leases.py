@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.calls import refuse_layers
 from gateway.errors import BadRequest, Unsupported
 from gateway.requests import LeaseAsk, ResourcesAsk
-from gateway.schema import within
+from gateway.schema import escape, within
 from gateway.settings import Maximum
 from runtimes.backend import Spec
 from warmpool.leases import LeaseAsk as Ask
@@ -22,7 +22,7 @@ def ask_of(ask: LeaseAsk, maximum: Maximum) -> Ask:
         raise BadRequest("cwd is an absolute path", field="/cwd")
     for name, value in (ask.env or {}).items():
         if "\0" in (value or ""):
-            raise BadRequest("a variable cannot hold a NUL", field=f"/env/{name}")
+            raise BadRequest("a variable cannot hold a NUL", field=f"/env/{escape(name)}")
     env = {name: value for name, value in (ask.env or {}).items() if value is not None}
     return Ask(
         spec=_spec(ask, maximum),
@@ -44,7 +44,8 @@ def _refuse_unbuilt(ask: LeaseAsk) -> None:
     if ask.from_ is not None and ask.from_.snapshot is not None:
         raise Unsupported("snapshots are not part of this service", field="/from/snapshot")
     if ask.network is not None and (ask.network.mode not in (None, "none") or ask.network.allow):
-        raise Unsupported("networks other than mode none are not part of this service", field="/network/mode")
+        field = "/network/allow" if ask.network.mode in (None, "none") else "/network/mode"
+        raise Unsupported("networks other than mode none are not part of this service", field=field)
     if ask.on_idle == "pause":
         raise Unsupported("pausing is not part of this service: on_idle is delete", field="/on_idle")
     if ask.resources is not None and ask.resources.disk is not None and ask.resources.disk.on == "disk":

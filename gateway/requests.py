@@ -20,6 +20,7 @@ from gateway.schema import (
 
 KindName = Literal["container", "microvm", "vm", "fake"]
 Path = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+User = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00]+$")]
 Argv = Annotated[list[Annotated[str, Meta(pattern=r"^[^\x00]*$")]], Meta(min_length=1, max_length=65_536)]
 Args = Annotated[list[Annotated[str, Meta(pattern=r"^[^\x00]*$")]], Meta(max_length=65_536)]
 
@@ -145,7 +146,7 @@ class LeaseAsk(Request):
     from_: FromAsk | None = field(default=None, name="from")
     resources: ResourcesAsk | None = None
     network: NetworkAsk | None = None
-    user: Name | None = None
+    user: User | None = None
     env: Environment | None = None
     cwd: Path | None = None
     ttl_s: Number | None = None
@@ -175,7 +176,7 @@ class ExecAsk(Request):
     shell: str | None = None
     cwd: Path | None = None
     env: Environment | None = None
-    user: Name | None = None
+    user: User | None = None
     stdin: Value | None = None
     timeout_ms: Number | None = None
     silence_ms: Number | None = None
@@ -204,7 +205,7 @@ class MoveAsk(Request):
 
     from_: Path = field(name="from")
     to: Path
-    user: Name | None = None
+    user: User | None = None
 
 
 class MkdirAsk(Request):
@@ -212,7 +213,7 @@ class MkdirAsk(Request):
 
     path: Path
     mode: ShortText | None = None
-    user: Name | None = None
+    user: User | None = None
 
 
 class ChmodAsk(Request):
@@ -220,7 +221,7 @@ class ChmodAsk(Request):
 
     path: Path
     mode: ShortText
-    user: Name | None = None
+    user: User | None = None
 
 
 class PageQuery(Request):
@@ -249,7 +250,7 @@ class PathQuery(Request):
     """Of routes that name one file."""
 
     path: Path
-    user: Name | None = None
+    user: User | None = None
 
 
 class StatQuery(PathQuery):
@@ -276,5 +277,5 @@ class ListQuery(PageQuery, kw_only=True):
     """`GET …/list`."""
 
     path: Path
-    user: Name | None = None
+    user: User | None = None
     depth: Annotated[int, Meta(ge=1, le=64)] = 1

@@ -118,7 +118,7 @@ class FileRoutes:
                 raise BadRequest("this is a directory: list it, or get its archive", field="/path")
             etag = etag_of(entry)
             headers = {"ETag": etag, "Accept-Ranges": "bytes", "Last-Modified": formatdate(entry.mtime_ns / 1e9, usegmt=True)}
-            if etag in [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]:
+            if {etag, "*"} & {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}:
                 return Response(None, 304, headers)
             usable = request.headers.get("if-range", etag) == etag
             part = range_of(request.headers.get("range") if usable else None, entry.size)

@@ -76,6 +76,7 @@ class LeaseRoutes:
         ask, body = await codec.read(request, LeaseAsk, self._settings.bodies.request_mb << 20)
         self.services.need_kind(ask.kind)
         resolved = ask_of(ask, self._settings.maximum)
+        self.services.need_backend(ask.backend)
         tenant = request.scope["caller"].tenant
         text = key_of(request.headers.get("idempotency-key"))
         key = None if text is None else IdempotencyKey("POST /v1/leases", text, digest_of(body).hex())

@@ -34,6 +34,7 @@ class RunRoutes:
             raise Unsupported("calls as event streams are not part of this service: ask for application/json")
         self.services.need_kind(ask.kind)
         call = call_of(ask, self.services.settings.maximum)
+        self.services.need_backend(ask.backend)
         tenant = request.scope["caller"].tenant
         async with self.services.admission.turn(tenant, urgency_of(request.headers.get("priority"))):
             queue_ns = time.perf_counter_ns() - begin

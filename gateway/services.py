@@ -81,6 +81,11 @@ class Services:
         if (kind or "container") not in self.kinds:
             raise Unsupported(f"kind {kind} is not part of this service: there is {', '.join(sorted(self.kinds))}", field="/kind")
 
+    def need_backend(self, name: str | None) -> None:
+        """Raises Unsupported for a backend that this node does not have. Unknown ones were refused."""
+        if name not in (None, self.settings.backend):
+            raise Unsupported(f"backend {name} is not part of this service: there is {self.settings.backend}", field="/backend")
+
     async def settle(self) -> None:
         """Wait for what is done beside requests."""
         await asyncio.gather(*self.tasks, return_exceptions=True)

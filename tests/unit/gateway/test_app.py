@@ -58,6 +58,7 @@ async def test_request_ids(client: Any) -> None:
     ("method", "url", "status", "code"),
     [
         ("GET", "/nowhere", 404, "not_found"),
+        ("POST", "/v1/run/", 404, "not_found"),
         ("PUT", "/v1/run", 405, "bad_request"),
         ("POST", "/v1/run:batch", 501, "unsupported"),
         ("POST", "/v1/functions/f/calls", 501, "unsupported"),

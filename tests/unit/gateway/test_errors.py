@@ -48,7 +48,7 @@ from warmpool import errors as pool
 def test_status_and_code(error: Exception, status: int, code: str, retryable: bool) -> None:
     told = errors.tell(error, "r1")
     assert (told.status, told.body["code"], told.body["retryable"], told.body["request_id"]) == (status, code, retryable, "r1")
-    assert "private" not in told.body["detail"]
+    assert "private" not in told.body["detail"] and told.body["type"] == f"urn:stokehold:problem:{code}"
     assert ("Retry-After" in told.headers) == (status in (429, 503))
 
 

@@ -28,6 +28,8 @@ async def test_put_and_get(client: Any, at: str) -> None:
     assert head.status == 200 and head.body == b"" and head.headers["content-length"] == "10"
     same = await client("GET", f"{at}/files?path=/tmp/a/b", headers={"if-none-match": got.headers["etag"]})
     assert same.status == 304 and same.body == b""
+    for tags in ("*", "W/" + got.headers["etag"]):
+        assert (await client("GET", f"{at}/files?path=/tmp/a/b", headers={"if-none-match": tags})).status == 304
     await client("PUT", f"{at}/files?path=/tmp/a/b&append=true", body=b"x")
     assert (await client("GET", f"{at}/files?path=/tmp/a/b")).body == b"0123456789x"
 
