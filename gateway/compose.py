@@ -44,6 +44,8 @@ async def composed(settings: Settings, backend: Backend, languages: Languages) -
         )
         stack.push_async_callback(leases.aclose)
         await leases.start(adopted)
+        stack.push_async_callback(processes.aclose)
+        processes.rewatch(leases)
         cache = CompileCache(state / "compiled", settings.calls.cache_mb << 20)
         engine = Engine(controller.claim, controller.release, languages, cache, settings.calls.slots or cpus)
         once = Idempotency(Answers(state / "answers.sqlite", settings.answers_s))

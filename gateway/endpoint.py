@@ -80,8 +80,9 @@ class _Guard:
             response = await self.endpoint.handler(Request(request.scope, _replay(body, request.receive)))
             return Answer(response.status_code, response.headers.get("content-type", ""), bytes(response.body))
 
+        query = (request.url.query.encode(),) if request.url.query else ()
         where = (tenant, f"{request.method} {request.url.path}", key)
-        answer, replayed = await self.services.once.once(where, digest_of(content_type(request).encode(), body), work)
+        answer, replayed = await self.services.once.once(where, digest_of(content_type(request).encode(), *query, body), work)
         headers = {"Idempotency-Replayed": "true"} if replayed else {}
         return Response(answer.body, answer.status, headers, media_type=answer.media or None)
 

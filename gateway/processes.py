@@ -7,12 +7,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from typing import Any
 
 from gateway.commands import RunObject, run_object
 from gateway.errors import Missing
 from gateway.schema import Reply
-from runtimes.backend import Outcome, Process, Sandbox
+from runtimes.backend import BackendError, Outcome, Process, Sandbox
+from warmpool.holder import Leases
 
 PREFIX = "p"
 """First letter of the command ids of background processes; those of execs begin with x."""
@@ -53,6 +57,7 @@ class Processes:
 
     def __init__(self) -> None:
         self._asked: OrderedDict[str, OrderedDict[str, Asked]] = OrderedDict()
+        self._watched: set[asyncio.Task[None]] = set()
 
     def add(self, lease: str, id: str, argv: list[str], tag: str | None) -> None:
         """A process was started. A repeat changes nothing."""
@@ -61,6 +66,39 @@ class Processes:
         self._asked.move_to_end(lease)
         while len(self._asked) > LEASES_KEPT:
             self._asked.popitem(last=False)
+
+    def watch(self, hold: AbstractAsyncContextManager[Sandbox], process: Process) -> None:
+        """Keep the lease in use for as long as the process runs: a running command is activity."""
+
+        async def until_over() -> None:
+            with contextlib.suppress(Exception):
+                async with hold:
+                    await process.wait()
+
+        self._keep(until_over())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._watched.add(task)
+        task.add_done_callback(self._watched.discard)
+
+    def rewatch(self, leases: Leases) -> None:
+        """Watch what an earlier process of ours has started."""
+
+        async def look() -> None:
+            for lease, sandbox in leases.running():
+                with contextlib.suppress(BackendError):
+                    for process in await self.list(sandbox, lease.id):
+                        if await glance(process) is None:
+                            self.watch(leases.hold(lease.tenant, lease.id), process)
+
+        self._keep(look())
+
+    async def aclose(self) -> None:
+        """Watch no more."""
+        for task in self._watched:
+            task.cancel()
+        await asyncio.gather(*self._watched, return_exceptions=True)
 
     def drop(self, lease: str) -> None:
         """The lease is over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
@@ -82,6 +82,7 @@ class ExecRoutes:
                 await process.started()
                 argv = [text if isinstance(text, str) else text.decode(errors="replace") for text in command.argv]
                 self.known.add(id, command.id, argv, ask.tag)
+                self.known.watch(self.leases.hold(tenant, id), process)
                 return Answer(201, codec.JSON, msgspec.json.encode(await self.known.show(id, process)))
 
         if key is None:
@@ -121,12 +122,14 @@ class ExecRoutes:
                 if not any(offsets.values()):
                     offsets = dict.fromkeys(offsets, query.offset)
                 streams: tuple[StreamNumber, ...] = (_NUMBERS[query.stream],) if query.stream else (1, 2)
-                answer = sse(request, self._follow(request, process, offsets, streams))
+                following = self._follow(request, process, offsets, streams)
+                answer = sse(request, self._while_held(request, following))
                 answer.closing = stack.pop_all()
                 return answer
             number = _NUMBERS[query.stream or "stdout"]
             if query.follow:
-                return Stream(_octets(process, number, query.offset), media_type=codec.OCTETS, closing=stack.pop_all())
+                growing = self._while_held(request, _octets(process, number, query.offset))
+                return Stream(growing, media_type=codec.OCTETS, closing=stack.pop_all())
             data, offset, end = await _piece(process, number, query)
         if octets:
             headers = {"Stokehold-Offset": str(offset), "Stokehold-Next-Offset": str(offset + len(data)), "Stokehold-End": str(end).lower()}
@@ -136,9 +139,15 @@ class ExecRoutes:
         shown = {"text": value} if isinstance(value, str) else {"base64": value.base64}
         return codec.reply(request, {"stream": NAMES[number], "offset": offset, **shown, "next_offset": offset + len(ready), "end": end})
 
+    async def _while_held(self, request: Request, pieces: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+        """`pieces`; a lease that ends meanwhile ends them with its own reason."""
+        async with held(self.leases, *self._whose(request)), contextlib.aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+
     async def _follow(
         self, request: Request, process: Process, offsets: dict[StreamNumber, int], streams: tuple[StreamNumber, ...]
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         yield event("start", {"id": process.id, "pid": process.pid})
         async for piece in output_events(process, offsets, streams):
             yield piece
@@ -194,7 +203,7 @@ async def _piece(process: Process, number: StreamNumber, query: OutputQuery) -> 
     return chunk.data, chunk.offset, chunk.end
 
 
-async def _octets(process: Process, number: StreamNumber, offset: int) -> AsyncIterator[bytes]:
+async def _octets(process: Process, number: StreamNumber, offset: int) -> AsyncGenerator[bytes, None]:
     """The stream as it grows; what was dropped is simply not there."""
     while True:
         chunk = await process.read(number, offset, 64 << 10)

@@ -153,6 +153,10 @@ class Leases:
         """Leases by state; of ended ones, those in memory."""
         return self._book.counts()
 
+    def running(self) -> list[tuple[Lease, Sandbox]]:
+        """All leases of all tenants that have a sandbox, with it."""
+        return [(self._by_box[box.name], box) for box in self._boxes.values()]
+
     # -- use
 
     @contextlib.asynccontextmanager

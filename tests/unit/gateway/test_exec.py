@@ -75,6 +75,7 @@ async def test_stdin(client: Any) -> None:
         ({"argv": ["x"], "cmd": 1}, "/cmd"),
         ({"argv": ["x" * 70000] * 20}, "/argv"),
         ({"argv": ["x"], "stderr": "both"}, "/stderr"),
+        ({"argv": ["x"], "user": "a\0b"}, "/user"),
     ],
 )
 async def test_refused(client: Any, fields: dict[str, Any], field: str) -> None:
@@ -207,6 +208,62 @@ async def test_signals(client: Any) -> None:
     assert (await client("POST", f"{at}/{pid}/wait")).json()["signal"] == "SIGINT"
     assert (await client("POST", f"{at}/{pid}/signal", {"signal": 9})).json()["code"] == "wrong_state"
     assert (await client("GET", f"{at}/99999")).json()["code"] == "not_found"
+
+
+async def test_signals_that_are_none(client: Any) -> None:
+    at = f"/v1/leases/{await client.lease()}/processes"
+    pid = (await client("POST", at, {"argv": ["sleep", "60"]})).json()["pid"]
+    for name in ("²", "0", "65", "SIG_DFL"):
+        answer = await client("POST", f"{at}/{pid}/signal", {"signal": name})
+        assert (answer.status, answer.json()["field"]) == (400, "/signal")
+
+
+async def test_limits_of_a_command(client: Any) -> None:
+    id = await client.lease()
+    assert (await run(client, id, "steps", "fill 1 5000", limits={"output_kb": 1}, on_output="kill"))["status"] == "Output Limit Exceeded"
+    answer = await client("POST", f"/v1/leases/{id}/exec", {"argv": ["x"], "limits": {"disk_mb": 1}})
+    assert (answer.status, answer.json()["field"]) == (501, "/limits/disk_mb")
+
+
+async def test_a_key_feeds_stdin_once(client: Any) -> None:
+    at = f"/v1/leases/{await client.lease()}/processes"
+    pid = (await client("POST", at, {"argv": ["steps", "copy"]})).json()["pid"]
+    for _ in range(2):
+        assert (await client("POST", f"{at}/{pid}/stdin", body=b"a", headers={"idempotency-key": "k"})).status == 204
+    again = await client("POST", f"{at}/{pid}/stdin", body=b"b", headers={"idempotency-key": "k"})
+    assert again.json()["code"] == "idempotency_mismatch"
+    closing = await client("POST", f"{at}/{pid}/stdin?close=true", body=b"a", headers={"idempotency-key": "k"})
+    assert closing.status == 422
+    await client("POST", f"{at}/{pid}/stdin?close=true")
+    assert (await client("POST", f"{at}/{pid}/wait")).json()["stdout"] == "a"
+
+
+async def test_following_ends_as_the_lease_does(client: Any) -> None:
+    id = await client.lease()
+    pid = (await client("POST", f"/v1/leases/{id}/processes", {"argv": ["sleep", "60"]})).json()["pid"]
+    following = client.open("GET", f"/v1/leases/{id}/processes/{pid}/output?follow=true")
+    await following.until(lambda exchange: b"start" in exchange.body)
+    await client("DELETE", f"/v1/leases/{id}")
+    name, problem, _ = (await following.answer()).events()[-1]
+    assert (name, problem["code"], problem["retryable"]) == ("problem", "lease_deleted", False)
+
+
+async def test_a_running_process_is_activity(make_stage: Any, tmp_path: Any) -> None:
+    from runtimes.fake import FakeHost
+
+    host = FakeHost()
+    async with make_stage(tmp_path, host) as stage:
+        client = stage.client()
+        id = await client.lease(idle_s=0.2)
+        await client("POST", f"/v1/leases/{id}/processes", {"argv": ["sleep", "1.2"]})
+        await asyncio.sleep(0.4)
+        assert (await client("GET", f"/v1/leases/{id}")).json()["state"] == "running"
+    async with make_stage(tmp_path, host) as stage:
+        client = stage.client()
+        await asyncio.sleep(0.4)
+        assert (await client("GET", f"/v1/leases/{id}")).json()["state"] == "running"
+        await asyncio.sleep(1)
+        assert (await client("GET", f"/v1/leases/{id}")).json()["ended"]["reason"] == "idle"
 
 
 async def test_ended_processes_are_kept_in_bounds(client: Any) -> None:
