@@ -202,8 +202,13 @@ class OurDescriptor:
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+
+        def become_ready() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
         try:
-            add(self._fd, lambda: ready.done() or ready.set_result(None))
+            add(self._fd, become_ready)
         except PermissionError:  # epoll refuses regular files: they are always ready
             return
         try:
