@@ -66,6 +66,12 @@ class Spawner:
         line = self._process.stdout.readline() if readable else b""
         assert line == b"ready\n", f"the spawner said {line!r} and {self._log.read_text()[-2000:]}"
 
+    def inits(self) -> list[int]:
+        """PID 1 of every sandbox, as the host numbers it."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "stokehold-init\n"]
+
     def kill(self) -> None:
         assert self._process is not None and self._process.stdout is not None
         self._process.send_signal(signal.SIGKILL)

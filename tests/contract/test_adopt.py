@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 
 import pytest
 
 from runtimes.backend import Adopted, BackendError, Collect, Command, Ended, Input, Null, SandboxLost
 
+from .native_site import Spawner
 from .site import Box, Site
 from .test_output import read_all
 from .test_trees import Held
@@ -117,6 +120,24 @@ async def test_a_crash_loses_everything_and_new_ones_work(site: Site) -> None:
         assert await site.backend.adopt() == []
         (fresh,) = await site.boxes(1)
         assert (await fresh.run(site.program("echo", "new"))).streams[1].head == b"new\n"
+
+
+async def test_a_pid_1_that_dies_is_no_outcome(real_site: Site, spawner: Spawner) -> None:
+    """All that runs in the sandbox dies by SIGKILL before its PID 1 is seen to be gone."""
+    box = await real_site.box()
+    for _ in range(5):
+        process = await box.start(real_site.command("out up", "sleep 30"))
+        await process.read(1, 0, 2)
+        waiting = [asyncio.ensure_future(process.wait()), asyncio.ensure_future(box.run(real_site.command("sleep 30")))]
+        await asyncio.sleep(0.1)
+        for pid in spawner.inits():
+            os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(10):
+            found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(error) for error in found] == [SandboxLost] * 2, found
+        box = await real_site.box()
+    run = await box.run(real_site.command("kill 9"))
+    assert (run.ended, run.signal) == (Ended.EXIT, 9)
 
 
 async def test_many_commands_survive_together(site: Site) -> None:

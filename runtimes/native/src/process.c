@@ -227,10 +227,28 @@ static void watch_group(struct broker *b, struct process *p) {
     if (p->events_wd >= 0) table_set(&b->by_wd, (uint64_t)p->events_wd, p);
 }
 
+/* A PID 1 that dies takes everything along by SIGKILL, and can itself be reaped only after all of it. */
+static bool init_is_dying(const struct broker *b, const struct sandbox *s) {
+    char path[32], text[256];
+    unsigned flags = 0;
+    snprintf(path, sizeof path, "%d/stat", (int)s->pid1);
+    int fd = openat(b->host->proc_fd, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0) return false;
+    text[n] = 0;
+    const char *name_end = strrchr(text, ')');
+    if (!name_end || sscanf(name_end, ") %*c %*d %*d %*d %*d %*d %u", &flags) != 1) return false;
+    return flags & 0x4; /* PF_EXITING */
+}
+
 void process_settle(struct broker *b, struct process *p) {
     const struct cgroups *cg = &b->host->cg;
     struct sandbox *s = p->sandbox;
     if (s->state != SB_READY || !p->reaped) return;
+    bool killed = p->executed && WIFSIGNALED(p->status) && WTERMSIG(p->status) == SIGKILL;
+    if (killed && p->state != P_ENDED && p->ended == E_EXIT && init_is_dying(b, s)) return; /* it ends with its sandbox */
     bool tree_must_go = (p->flags & (CMD_EXCLUSIVE | CMD_END_BACKGROUND)) || p->ended != E_EXIT;
     bool populated = !without("kill") && cg_populated(cg, s->name, p->id) == 1;
     if (populated && (tree_must_go || p->state == P_ENDED)) watch_group(b, p);
