@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 NATIVE := runtimes/native
 SPAWNER := $(NATIVE)/bin/stokehold-spawner
-PACKAGES := build-essential python3 python3-venv libseccomp-dev
+PACKAGES := build-essential python3 python3-venv
 STAMP := $(VENV)/.stokehold-installed
 SOURCES := $(wildcard $(NATIVE)/src/*.c $(NATIVE)/src/*.h) $(NATIVE)/Makefile
 
