@@ -13,6 +13,7 @@ from starlette.responses import Response
 from gateway.body import read_body
 from gateway.errors import BadRequest
 from gateway.schema import bad
+from gateway.stream import Whole
 
 JSON = "application/json"
 MSGPACK = "application/msgpack"
@@ -83,4 +84,4 @@ def line(value: object) -> bytes:
 def reply(request: Request, value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A whole response."""
     data, media = encode(request, value)
-    return Response(data, status, dict(headers or {}), media_type=media)
+    return Whole(data, status, dict(headers or {}), media_type=media)

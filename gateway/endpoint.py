@@ -19,6 +19,7 @@ from gateway.commands import digest_of
 from gateway.errors import Draining, Unsupported
 from gateway.idempotency import Answer, key_of
 from gateway.services import Services
+from gateway.stream import Whole
 
 Handler = Callable[[Request], Awaitable[Response]]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
@@ -84,7 +85,7 @@ class _Guard:
         where = (tenant, f"{request.method} {request.url.path}", key)
         answer, replayed = await self.services.once.once(where, digest_of(content_type(request).encode(), *query, body), work)
         headers = {"Idempotency-Replayed": "true"} if replayed else {}
-        return Response(answer.body, answer.status, headers, media_type=answer.media or None)
+        return Whole(answer.body, answer.status, headers, media_type=answer.media or None)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

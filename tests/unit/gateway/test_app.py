@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.stream import PIECE, Whole
+
 pytestmark = pytest.mark.anyio
 
 
@@ -185,3 +187,16 @@ async def test_an_unexpected_error_says_nothing_of_itself(stage: Any, client: An
     monkeypatch.setattr(stage.services.leases, "find", broken)
     answer = await client("GET", "/v1/leases")
     assert answer.status == 503 and answer.json()["code"] == "backend_failed" and b"secret" not in answer.body
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 7])
+async def test_a_large_answer_goes_out_in_pieces(size: int) -> None:
+    data, sent = bytes(range(256)) * (size // 256 + 1), []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await Whole(data[:size])({"type": "http"}, send, send)  # type: ignore[arg-type]
+    bodies = [message["body"] for message in sent[1:]]
+    assert b"".join(bodies) == data[:size] and max(map(len, bodies)) <= PIECE
+    assert [message["more_body"] for message in sent[1:]] == [True] * (len(bodies) - 1) + [False]
