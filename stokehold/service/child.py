@@ -17,6 +17,8 @@ QUICK_S = 5.0
 """A process that lived shorter than this died quickly."""
 QUICK_DEATHS = 8
 """After so many quick deaths in a row it is given up."""
+REFUSED = 2
+"""Exit status of a program that cannot use its settings."""
 PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -59,6 +61,8 @@ class Child:
         self._announces = announces
         self._clock = clock
         self._started = 0.0
+        self.refused = False
+        """It ended because of its settings (exit status 2): starting it again would not help."""
 
     @property
     def pid(self) -> int | None:
@@ -86,6 +90,7 @@ class Child:
         """Reap it; how it ended, in words. Sets `due`, or `given_up` after too many quick deaths."""
         assert self.process is not None
         code = self.process.wait()
+        self.refused = code == REFUSED
         self._close()
         now = self._clock()
         self.quick_deaths = self.quick_deaths + 1 if now - self._started < QUICK_S else 1

@@ -90,12 +90,17 @@ def _background(tell: Tell, body: Callable[[Tell], None]) -> None:
         os._exit(code)
 
 
-def ends_of(logs: list[Path]) -> str:
-    """The last lines of logs, for somebody whose service did not start."""
+def sizes_of(logs: list[Path]) -> dict[Path, int]:
+    """Where each log ends now."""
+    return {log: log.stat().st_size if log.exists() else 0 for log in logs}
+
+
+def ends_of(logs: dict[Path, int]) -> str:
+    """The last lines that came to logs after `sizes_of`, for somebody whose service did not start."""
     parts = []
-    for log in logs:
+    for log, before in logs.items():
         try:
-            lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            lines = log.read_bytes()[before:].decode(errors="replace").splitlines()[-LOG_LINES:]
         except OSError:
             continue
         if lines:

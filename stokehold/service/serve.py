@@ -13,7 +13,7 @@ import msgspec
 
 from stokehold.service import clientfile, hostlimits, programs, slot, toml
 from stokehold.service.child import Child
-from stokehold.service.detach import Tell, detached, ends_of
+from stokehold.service.detach import Tell, detached, ends_of, sizes_of
 from stokehold.service.leftovers import clean
 from stokehold.service.places import GATEWAY_UID, Places, read_service
 from stokehold.service.probe import local_url, ready
@@ -58,10 +58,11 @@ def serve(where: Places, ask: Ask, say: Say) -> None:
         def background(tell: Tell) -> None:
             _serve(where, url, health, settings, tell.say, tell.done, logged=True)
 
+        before = sizes_of([where.log / name for name in LOGS[1:]])
         try:
             detached(where.log / "serve.log", background, say)
         except Failed as problem:
-            raise Failed(f"{problem}\n{ends_of([where.log / name for name in LOGS[1:]])}".rstrip()) from None
+            raise Failed(f"{problem}\n{ends_of(before)}".rstrip()) from None
         say(f"serving at {url}")
     finally:
         os.close(lock)

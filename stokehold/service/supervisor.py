@@ -154,7 +154,7 @@ class Supervisor:
             self._spawner_ready, self._line = False, b""
         if child.given_up:
             raise Failed(f"the {child.name} {how}, {QUICK_DEATHS} times in a row within seconds of its start")
-        if not self._announced and child.quick_deaths >= 3:
+        if not self._announced and (child.refused or child.quick_deaths >= 3):
             raise Failed(f"the {child.name} {how} at its start")
         self._say(f"the {child.name} {how}; starting it again")
 
