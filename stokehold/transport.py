@@ -84,7 +84,17 @@ def decode(ask: Ask[T], status: int, body: bytes) -> T:
 def broken(ask: Ask[Any], problem: Exception) -> errors.ConnectionFailed:
     """What to raise when no whole answer came."""
     kind = errors.AnswerTimedOut if isinstance(problem, ReadTimeout) else errors.ConnectionFailed
-    return kind(f"{ask.method} {ask.path.partition('?')[0]}: {type(problem).__name__}: {problem}")
+    return kind(f"{ask.method} {ask.path.partition('?')[0]}: {reason(problem)}")
+
+
+def reason(problem: BaseException) -> str:
+    """Why nothing came: the operating system's own words where they lie at the bottom."""
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return f"{type(problem).__name__}: {problem}"
 
 
 def lease_line(line: bytes) -> replies.LeaseInfo | errors.ApiError:
