@@ -16,7 +16,7 @@ import msgspec
 from gateway.admission import Quota
 from gateway.commands import Home, RunObject, command_of, digest_of, keyed_id, random_id, run_object
 from gateway.errors import Failed
-from gateway.feed import event, output_events
+from gateway.feed import event, output_events, recorded_events
 from gateway.idempotency import Answer, Idempotency
 from gateway.requests import ExecAsk
 from gateway.settings import Maximum
@@ -115,7 +115,10 @@ class Execs:
         self, tenant: str, lease_id: str, command: Command, result: asyncio.Task[RunObject], offsets: dict[Stream, int]
     ) -> AsyncIterator[bytes]:
         """Of a command that another task waits for: live while it runs, else from its recorded result."""
+        await asyncio.sleep(0)
         process = await self._find(tenant, lease_id, command.id, result)
+        if process is None:
+            await result  # what it raises is the whole answer, no event of a stream
         at = dict(offsets)
         yield event("start", {"id": command.id, "pid": process.pid if process else None}, f"{at[1]}.{at[2]}")
         live = False
@@ -130,11 +133,9 @@ class Execs:
                 if live:
                     raise
         run = await result
-        if not live and not any(offsets.values()):
-            for name in ("stdout", "stderr"):
-                value = getattr(run, name)
-                if value:
-                    yield event(name, {"offset": 0, **(value if isinstance(value, dict) else {"text": value})})
+        if not live:
+            for piece in recorded_events(run, offsets):
+                yield piece
         yield event("exit", _without_output(run))
 
     async def _find(self, tenant: str, lease_id: str, id: str, result: asyncio.Task[RunObject]) -> Process | None:

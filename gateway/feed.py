@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from gateway.errors import BadRequest
 from gateway.values import Splitter
 from runtimes.backend import Chunk, Outcome, Process, Stream
+from runtimes.values import Shown, Value, kept_parts
 
 PIECE = 32 << 10
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -35,6 +36,44 @@ def offsets_after(last_event_id: str | None) -> dict[Stream, int]:
     if not found:
         raise BadRequest("this Last-Event-ID is not one of ours")
     return {1: int(found[1]), 2: int(found[2])}
+
+
+class Recorded(Protocol):
+    """What is kept of a command that has ended."""
+
+    @property
+    def stdout(self) -> Value: ...
+    @property
+    def stderr(self) -> Value: ...
+    @property
+    def stdout_bytes(self) -> int: ...
+    @property
+    def stderr_bytes(self) -> int: ...
+    @property
+    def stdout_truncated(self) -> bool: ...
+    @property
+    def stderr_truncated(self) -> bool: ...
+
+
+def _both(run: Recorded) -> tuple[tuple[Stream, Shown], tuple[Stream, Shown]]:
+    out = Shown(run.stdout, run.stdout_bytes, run.stdout_truncated)
+    return (1, out), (2, Shown(run.stderr, run.stderr_bytes, run.stderr_truncated))
+
+
+def recorded_events(run: Recorded, offsets: Mapping[Stream, int]) -> Iterator[bytes]:
+    """Events of what was kept of both streams after `offsets`."""
+    at = dict(offsets)
+    for stream, shown in _both(run):
+        for start, data in kept_parts(shown):
+            if start > at[stream]:
+                lost = {"stream": NAMES[stream], "from": at[stream], "to": start}
+                at[stream] = start
+                yield event("dropped", lost, f"{at[1]}.{at[2]}")
+            split, rest = Splitter(), data[at[stream] - start :]
+            for begin in range(0, len(rest), PIECE):
+                for piece in split.feed(rest[begin : begin + PIECE], begin + PIECE >= len(rest)):
+                    offset, at[stream] = at[stream], start + len(data) - len(rest) + min(begin + PIECE, len(rest)) - split.held
+                    yield event(NAMES[stream], {"offset": offset, **piece}, f"{at[1]}.{at[2]}")
 
 
 class _Reader:

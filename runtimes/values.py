@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import base64
 import codecs
+import re
 
 import msgspec
 
 from runtimes.backend import StreamEnd
+
+_LEFT_OUT = re.compile(rb"\n\[([0-9]{1,18}) bytes left out\]\n")
 
 
 class Base64(msgspec.Struct, frozen=True):
@@ -74,6 +77,17 @@ def show(stream: StreamEnd | None, return_bytes: int | None = None) -> Shown:
     if stream.truncated:
         return Shown(encode(whole_end(data)), stream.total, True)
     return Shown(encode(data), stream.total, False)
+
+
+def kept_parts(shown: Shown) -> list[tuple[int, bytes]]:
+    """The parts of a stream that `show` or `show_ends` kept, each with its offset; the last may be empty, at the end."""
+    value, total = shown.value, shown.total
+    data = value.encode() if isinstance(value, str) else base64.b64decode(value.base64)
+    for found in _LEFT_OUT.finditer(data) if shown.truncated else ():
+        head, tail = data[: found.start()], data[found.end() :]
+        if int(found[1]) == total - len(head) - len(tail):
+            return [(0, head), (total - len(tail), tail)]
+    return [(0, data), (total, b"")]
 
 
 def show_ends(stream: StreamEnd | None) -> Shown:

@@ -164,6 +164,33 @@ async def test_events_tell_what_was_dropped_and_where_to_go_on(client: Any) -> N
     assert [name for name, _, _ in rest] == ["start", "stdout", "exit"] and rest[1][1]["text"].endswith("END")
 
 
+async def test_events_of_what_has_ended(client: Any) -> None:
+    id = await client.lease()
+    at, live = f"/v1/leases/{id}/exec", {"accept": "text/event-stream"}
+
+    async def told(key: str, after: str) -> list[Any]:
+        got = await client("POST", at, asks[key], headers={**live, "idempotency-key": key, "last-event-id": after})
+        assert [name for name, _, _ in got.events()][:: len(got.events()) - 1] == ["start", "exit"]
+        return [(name, data.get("offset", data.get("from")), data.get("text", data.get("to"))) for name, data, _ in got.events()[1:-1]]
+
+    asks = {
+        "whole": {"argv": ["steps", "out one", "out two", "err e"]},
+        "cut": {"argv": ["steps", "fill 1 5000", "out END"], "output_kb": 1},
+        "large": {"argv": ["steps", "fill 1 80000"]},
+    }
+    for key, ask in asks.items():
+        assert (await client("POST", at, ask, headers={"idempotency-key": key})).status == 200
+    assert await told("whole", "0.0") == [("stdout", 0, "onetwo"), ("stderr", 0, "e")]
+    assert await told("whole", "3.0") == [("stdout", 3, "two"), ("stderr", 0, "e")]
+    assert await told("whole", "6.1") == []
+    (_, _, head), dropped, (name, start, tail) = await told("cut", "0.0")
+    assert dropped == ("dropped", len(head), start) and name == "stdout" and start + len(tail) == 5003 and tail.endswith("END")
+    assert await told("cut", "5000.0") == [("stdout", 5000, "END")]
+    assert [(start, len(text)) for _, start, text in await told("large", "5.0")] == [(5, 32768), (32773, 32768), (65541, 14459)]
+    other = await client("POST", at, {"argv": ["true"]}, headers={**live, "idempotency-key": "whole"})
+    assert (other.status, other.json()["code"]) == (422, "idempotency_mismatch")
+
+
 async def test_what_it_left_behind_does_not_hold_the_stream(client: Any) -> None:
     id = await client.lease()
     answer = await client(
