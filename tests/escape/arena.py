@@ -19,16 +19,13 @@ from pathlib import Path
 
 import msgspec
 
-from runtimes.backend import Collect, Command, Data, Descriptor, Ended, File, Input, Limits, Outcome, Process, Spec
+from runtimes.backend import Collect, Command, Data, Descriptor, File, Input, Limits, Outcome, Process, Spec
 from runtimes.native.backend import NativeBackend
 from runtimes.native.sandbox import NativeSandbox
 
 HERE = Path(__file__).parent
 TREE = HERE.parent.parent
 NATIVE = TREE / "runtimes/native"
-SLOT = 6
-FIRST_UID = (4096 + 32768 + (SLOT - 1) * 4096) << 16
-LAST_UID = FIRST_UID + (4096 << 16) - 1
 CGROUP = f"stokehold-escape{os.getpid()}"
 SECRET = "f00d5afe"
 """In the spawner's environment: nothing inside may ever read it."""
@@ -101,7 +98,8 @@ class Arena:
             yield box
         finally:
             await box.stop("done")
-            assert not list(groups(box.name)), "control groups of an ended sandbox"
+            remains = list(groups(box.name))
+            assert not remains, remains
 
     def command(self, program: str, *arguments: str, spec: Spec = CALL, user: str | None = None,
                 limits: Limits | None = None, descriptors: Mapping[int, Descriptor] | None = None,
@@ -157,10 +155,15 @@ def groups(name: str) -> list[Path]:
     return found if name != CGROUP else [root / CGROUP for root in roots if (root / CGROUP).is_dir()]
 
 
-def ours(pid: Path) -> bool:
+def uids(slot: int) -> range:
+    """Those that the spawner gives to sandboxes (host.c)."""
+    ranges, first = (32768, 4096) if slot == 0 else (4096, 4096 + 32768 + (slot - 1) * 4096)
+    return range(first << 16, first + ranges << 16)
+
+
+def ours(pid: Path, slot: int) -> bool:
     try:
-        uid = pid.stat().st_uid
-        return FIRST_UID <= uid <= LAST_UID or CGROUP in (pid / "cgroup").read_text()
+        return pid.stat().st_uid in uids(slot) or f"/{CGROUP}/" in (pid / "cgroup").read_text()
     except OSError:
         return False
 
@@ -184,9 +187,9 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def left() -> list[str]:
+def left(slot: int) -> list[str]:
     """Everything that a stopped spawner has left behind."""
-    found = [f"process {pid.name}" for pid in Path("/proc").glob("[0-9]*") if ours(pid)]
+    found = [f"process {pid.name}" for pid in Path("/proc").glob("[0-9]*") if ours(pid, slot)]
     found += [f"group {path}" for path in groups(CGROUP)]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     found += [f"mount {line}" for line in mounts if " - " in line and line.split(" - ")[1].split()[1] == "stokehold"]
@@ -196,8 +199,18 @@ def left() -> list[str]:
 # -- the spawner -------------------------------------------------------------------------------------------------------
 
 
+class Ground(msgspec.Struct, frozen=True):
+    """What all spawners of a session are made from: the base layer, a directory, the programs, and uid ranges of our own."""
+
+    layer: Path
+    scratch: Path
+    programs: Programs
+    slot: int
+
+
 @asynccontextmanager
-async def arena(layer: Path, scratch: Path, programs: Programs, without: str, stop_at: str) -> AsyncIterator[Arena]:
+async def arena(ground: Ground, without: str, stop_at: str) -> AsyncIterator[Arena]:
+    layer, scratch = ground.layer, ground.scratch
     weak = bool(without or stop_at)
     binary = scratch / ("stokehold-spawner-weak" if weak else "stokehold-spawner")
     socket = scratch / "spawner.sock"
@@ -208,7 +221,7 @@ async def arena(layer: Path, scratch: Path, programs: Programs, without: str, st
     # It ends with this session, whatever ends that; signals: more than a program gets, little enough that a test may take all.
     under = ("setpriv", "--pdeathsig", "TERM", "prlimit", "--sigpending=8192:8192")
     spawner = await asyncio.create_subprocess_exec(
-        *under, binary, "serve", "--socket", socket, "--gateway-uid", "0", "--cgroup", CGROUP, "--slot", str(SLOT), "--layer",
+        *under, binary, "serve", "--socket", socket, "--gateway-uid", "0", "--cgroup", CGROUP, "--slot", str(ground.slot), "--layer",
         f"host={layer}", "--makers", "1", "--enterers", "2", env=env, stdout=asyncio.subprocess.PIPE)
     backend = None
     try:
@@ -217,7 +230,7 @@ async def arena(layer: Path, scratch: Path, programs: Programs, without: str, st
             line = await spawner.stdout.readline()
             assert line == b"ready\n", f"the spawner did not start: {line!r}"
         backend = NativeBackend(socket)
-        yield Arena(backend, programs, without, stop_at)
+        yield Arena(backend, ground.programs, without, stop_at)
     finally:
         if backend is not None:
             await backend.aclose()
@@ -226,7 +239,8 @@ async def arena(layer: Path, scratch: Path, programs: Programs, without: str, st
         async with asyncio.timeout(30):
             await spawner.wait()
     assert spawner.returncode == 0, f"the spawner ended with {spawner.returncode}"
-    assert left() == []
+    remains = left(ground.slot)
+    assert not remains, remains
 
 
 def with_host_root(layer: Path, directory: Path) -> Path:
@@ -254,11 +268,9 @@ def build(directory: Path) -> None:
             shutil.copy2(NATIVE / "bin" / name, directory / name)
 
 
-def layer(directory: Path) -> Path:
-    """The base layer, made once and kept for later sessions: it takes as long as a Go library takes to compile."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
+def make_layer(directory: Path) -> None:
+    """The base layer, kept for later sessions: it takes as long as a Go library takes to compile."""
     subprocess.run([sys.executable, "-P", "-m", "layers.host", directory], check=True, cwd=TREE, stdout=subprocess.DEVNULL)
-    return directory
 
 
-__all__ = ["CALL", "LEASE", "LIMITS", "MS", "SECRET", "Arena", "Ended", "Programs", "Said", "arena", "members", "said"]
+__all__ = ["CALL", "LEASE", "LIMITS", "MS", "SECRET", "Arena", "Ground", "Programs", "Said", "arena", "members", "said"]

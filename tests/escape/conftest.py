@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from stokehold.service.slot import claim_slot
+
 from . import arena as arenas
-from .arena import TREE, Arena, Programs
+from .arena import Arena, Ground, Programs
 
 
 @pytest.fixture(scope="session")
@@ -26,22 +28,23 @@ def scratch() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def programs(scratch: Path) -> Programs:
-    return Programs(scratch)
-
-
-@pytest.fixture(scope="session")
-def layer(scratch: Path) -> Path:
-    """The base layer; both spawners are built too."""
+def ground(pytestconfig: pytest.Config, scratch: Path) -> Iterator[Ground]:
+    """Both spawners and the base layer are built; uid ranges are held against every other service and session."""
     if os.geteuid() != 0:
         pytest.skip("sandboxes need root")
+    assert pytestconfig.cache is not None
+    layer = pytestconfig.cache.mkdir("layers") / "host"
     arenas.build(scratch)
-    return arenas.layer(TREE / "build/layers/host")
+    arenas.make_layer(layer)
+    slot, held = claim_slot()
+    try:
+        yield Ground(layer=layer, scratch=scratch, programs=Programs(scratch), slot=slot)
+    finally:
+        os.close(held)
 
 
 @pytest.fixture(scope="session")
-async def arena(request: pytest.FixtureRequest, anyio_backend: str, layer: Path, scratch: Path,
-                programs: Programs) -> AsyncIterator[Arena]:
+async def arena(request: pytest.FixtureRequest, anyio_backend: str, ground: Ground) -> AsyncIterator[Arena]:
     without, stop_at = request.param
-    async with arenas.arena(layer, scratch, programs, without, stop_at) as made:
+    async with arenas.arena(ground, without, stop_at) as made:
         yield made

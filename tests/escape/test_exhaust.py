@@ -13,6 +13,7 @@ from runtimes.backend import Collect, Ended, Input, Limits, Outcome, Terminal
 
 from .arena import CALL, LEASE, LIMITS, MS, Arena, said
 from .attacks import PRODUCT, Attack, arenas, attacks
+from .planting import content
 
 pytestmark = pytest.mark.anyio
 
@@ -75,6 +76,20 @@ async def test_files_in_memory_count_as_such(arena: Arena, role: str) -> None:
             assert said(outcome).text.endswith("ENOSPC"), outcome
             again = await box.run(arena.command("exhaust", "take", "memory", "8", spec=spec, place=False))
             assert said(again).harmed, "a full disk must not end the lease"
+
+
+@arenas(PRODUCT)
+@pytest.mark.parametrize("kib", [32_000, 32_400, 32_500, 32_520, 40_000])
+async def test_a_full_memory_still_gives_its_files_out(arena: Arena, kib: int) -> None:
+    """A program that leaves no room for the helper that reads its files must not turn its verdict into a fault of ours."""
+    spec = msgspec.structs.replace(CALL, disk_bytes=64 << 20)
+    limits = msgspec.structs.replace(TIGHT, memory_bytes=32 << 20)
+    fill = ("/usr/bin/dd", "if=/dev/zero", "of=/box/out.txt", "bs=1k", f"count={kib}", "status=none")
+    async with arena.sandbox(spec) as box:
+        command = msgspec.structs.replace(arena.command("exhaust", place=False, limits=limits), argv=fill)
+        outcome = await box.run(command)
+        assert outcome.ended in (Ended.EXIT, Ended.MEMORY), outcome
+        assert len(await content(box, "/box/out.txt", 100)) == 100
 
 
 @arenas(PRODUCT, ("output", ""))

@@ -94,8 +94,7 @@ def tells(path: str) -> bool:
         return False
 
 
-@attacks([Attack("see", ("readable", path), ("masks",), role, needs=path if tells(path) else path + " that tells anything")
-          for path in OPEN_TO_ALL for role in BOTH])
+@attacks([Attack("see", ("readable", path), ("masks",), role) for path in OPEN_TO_ALL if tells(path) for role in BOTH])
 async def test_what_the_kernel_tells_everybody(arena: Arena, attack: Attack, bites: bool) -> None:
     await judge(arena, attack, bites)
 
