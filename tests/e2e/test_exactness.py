@@ -48,7 +48,19 @@ def test_a_program_within_its_limits_is_not_touched(service: Service) -> None:
 
 
 def test_limits_of_one_command_in_a_lease(service: Service) -> None:
-    forks = "import os\nn=0\ntry:\n while n<50:\n  if os.fork()==0: os.read(0,1); os._exit(0)\n  n+=1\nexcept OSError: pass\nprint(n, flush=True)\nos._exit(0)"
+    forks = """
+import os
+n = 0
+try:
+    while n < 50:
+        if os.fork() == 0:
+            os.read(0, 1)
+            os._exit(0)
+        n += 1
+except OSError:
+    print(n, flush=True)
+os._exit(0)
+"""
     eats = "b'x' * (200 << 20); print('had it')"
     with service.client() as client, client.lease() as lease:
         few = lease.exec(["python3", "-c", forks], limits={"processes": 8}, background="end")
