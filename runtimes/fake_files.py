@@ -49,7 +49,7 @@ class Tree:
     def __init__(self, disk_bytes: int) -> None:
         self.root = Node("directory", 0o755, 0)
         self._left = disk_bytes
-        for name, mode, uid in (("tmp", 0o1777, 0), ("box", 0o755, 1000), ("workspace", 0o755, 0), ("etc", 0o755, 0)):
+        for name, mode, uid in (("tmp", 0o1777, 0), ("box", 0o755, 1000), ("workspace", 0o777, 0), ("etc", 0o755, 0)):
             self.root.children[name] = Node("directory", mode, uid)
         self.put("/etc/passwd", b"root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/box:/bin/sh\n", uid=0)
 

@@ -92,7 +92,8 @@ async def test_appending(box: Box) -> None:
 async def test_users_own_what_they_write(box: Box) -> None:
     entry = await box.write("/tmp/u", pieces(b"x"), user="1000")
     assert (entry.uid, entry.gid, entry.user) == (1000, 1000, "user")
-    await refused("EACCES", lambda: box.write("/workspace/u", pieces(b"x"), user="1000"))
+    await refused("EACCES", lambda: box.write("/u", pieces(b"x"), user="1000"))
+    assert (await box.write("/workspace/u", pieces(b"x"), user="1000")).uid == 1000
     await box.write("/tmp/secret", pieces(b"x"), mode=0o600)
     await refused("EACCES", lambda: content(box, "/tmp/secret", user="1000"))
     await refused("EPERM", lambda: box.chmod("/tmp/secret", 0o644, user="1000"))
@@ -116,6 +117,8 @@ async def test_a_broken_source_leaves_nothing(box: Box) -> None:
         await box.write("/tmp/f", broken())
     with pytest.raises(ValueError, match="went away"):
         await box.write("/tmp/new", broken())
+    with pytest.raises(ValueError, match="went away"):
+        await box.write("/tmp/f", broken(), append=True)
     assert await content(box, "/tmp/f") == b"before"
     assert await names(box, "/tmp") == ["/tmp/f"]
 

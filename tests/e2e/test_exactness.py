@@ -73,3 +73,5 @@ os._exit(0)
         busy = lease.exec("while :; do :; done", limits={"cpu_ms": 300})
         assert (busy.status, busy.limit) == ("Time Limit Exceeded", "cpu")
         assert lease.exec("echo still here").stdout == "still here\n"
+        lease.spawn("sleep 100 & sleep 100 & wait")
+        assert lease.exec("true").processes_peak == 1

@@ -384,3 +384,16 @@ static int64_t pids(const struct cgroups *cg, const char *sandbox, const char *f
 
 int64_t cg_pids_peak(const struct cgroups *cg, const char *sandbox) { return pids(cg, sandbox, "pids.peak"); }
 int64_t cg_pids_now(const struct cgroups *cg, const char *sandbox) { return pids(cg, sandbox, "pids.current"); }
+
+int64_t cg_threads_now(const struct cgroups *cg, const char *sandbox, const char *command) {
+    char path[CG_PATH + 16], group[CG_PATH], text[4096];
+    int64_t count = 0;
+    v2_path(group, sandbox, command);
+    snprintf(path, sizeof path, "%s/cgroup.threads", group);
+    int fd = openat(cg->v2_fd, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    for (ssize_t n; (n = read(fd, text, sizeof text)) > 0;)
+        for (ssize_t i = 0; i < n; i++) count += text[i] == '\n';
+    close(fd);
+    return count;
+}

@@ -51,5 +51,6 @@ int64_t cg_cpu_ns(const struct cgroups *cg, const char *sandbox, const char *com
 int cg_memory(const struct cgroups *cg, const char *sandbox, const char *command_with_own_memory, struct cg_memory *out);
 int64_t cg_pids_peak(const struct cgroups *cg, const char *sandbox); /* -ENOENT where the kernel does not keep it */
 int64_t cg_pids_now(const struct cgroups *cg, const char *sandbox);
+int64_t cg_threads_now(const struct cgroups *cg, const char *sandbox, const char *command); /* counted one by one */
 
 #endif

@@ -108,22 +108,6 @@ static int replaceable(const struct stat *st) {
     return !st->st_mode || S_ISREG(st->st_mode) ? 0 : S_ISDIR(st->st_mode) ? -EISDIR : -EINVAL;
 }
 
-/* Straight into the file: what was there stays there, and what was added before a failure too. */
-static int append(const struct fileop_child *f, char path[PATH_ROOM], uint64_t *size, struct shown *entry) {
-    const char *name;
-    struct stat st;
-    const struct fileop_ask *a = f->ask;
-    int dir = find_place(f, path, &name, &st), e;
-    if (dir < 0) return dir;
-    if ((e = replaceable(&st))) return e;
-    int fd = openat(dir, name, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
-    if (fd < 0) return -errno;
-    if ((e = regular_only(fd, &st)) || (e = paths_copy(f->data, NULL, fd, UINT64_MAX, size))) return e;
-    if (a->flags & FF_HAS_MODE && fchmod(fd, a->mode & 07777) < 0) return -errno;
-    await_commit(f);
-    return files_describe(fd, "", a->path, entry, NULL);
-}
-
 static int open_temporary(int dir) {
     uint64_t random;
     for (int tries = 0; tries < 16; tries++) {
@@ -139,6 +123,20 @@ static int open_temporary(int dir) {
     return -EEXIST;
 }
 
+/* Collected beside the file first: what came of an append that broke off must not be in it. */
+static int append(const struct fileop_child *f, int dir, const char *name, int collected, uint64_t *size, struct shown *entry) {
+    const struct fileop_ask *a = f->ask;
+    struct stat st;
+    off_t at = 0;
+    uint64_t copied;
+    int fd = openat(dir, name, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
+    if (fd < 0) return -errno;
+    int e = regular_only(fd, &st);
+    if (!e && a->flags & FF_HAS_MODE && fchmod(fd, a->mode & 07777) < 0) e = -errno;
+    if (!e && (e = paths_copy(collected, &at, fd, *size, &copied)) && ftruncate(fd, st.st_size) < 0) e = -errno;
+    return e ? e : files_describe(fd, "", a->path, entry, NULL);
+}
+
 int fileio_write(const struct fileop_child *f, struct shown *entry, uint64_t *size) {
     static char path[PATH_ROOM];
     const char *name;
@@ -146,7 +144,6 @@ int fileio_write(const struct fileop_child *f, struct shown *entry, uint64_t *si
     const struct fileop_ask *a = f->ask;
     struct sigaction stop = {.sa_handler = cancelled};
     strcpy(path, a->path);
-    if (a->flags & FF_APPEND) return append(f, path, size, entry);
     int dir = find_place(f, path, &name, &st), e;
     if (dir < 0) return dir;
     if ((e = replaceable(&st))) return e;
@@ -157,6 +154,13 @@ int fileio_write(const struct fileop_child *f, struct shown *entry, uint64_t *si
     e = paths_copy(f->data, NULL, fd, UINT64_MAX, size);
     if (!e && fchmod(fd, mode) < 0) e = -errno;
     if (!e) await_commit(f);
+    if (!e && a->flags & FF_APPEND) {
+        e = append(f, dir, name, fd, size, entry);
+        undo();
+        temporary.dir = -1;
+        close(fd);
+        return e;
+    }
     if (!e && renameat(dir, temporary.name, dir, name) < 0) e = -errno;
     if (e) undo();
     temporary.dir = -1;

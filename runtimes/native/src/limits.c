@@ -113,9 +113,11 @@ void limits_sample(struct broker *b, struct timer *t) {
         if (p->memory_hit && p->ended == E_EXIT) process_kill(b, p, E_MEMORY);
     }
     if (!running || s->state != SB_READY) return;
-    int64_t pids = cg_pids_now(&b->host->cg, s->name);
-    for (struct process *p = s->processes; p; p = p->next)
-        if (pids > 0 && p->state == P_RUNNING && (uint32_t)pids > p->pids_peak) p->pids_peak = (uint32_t)pids;
+    for (struct process *p = s->processes; p; p = p->next) {
+        if (p->state != P_RUNNING) continue;
+        int64_t pids = p->flags & CMD_EXCLUSIVE ? cg_pids_now(&b->host->cg, s->name) : cg_threads_now(&b->host->cg, s->name, p->id);
+        if (pids > (int64_t)p->pids_peak) p->pids_peak = (uint32_t)pids;
+    }
     struct cg_memory m;
     if (s->memory && cg_memory(&b->host->cg, s->name, NULL, &m) == 0 && m.anon > s->memory) kill_largest(b, s);
     uint64_t widest = closely ? 10 * MS : 250 * MS, narrowest = closely ? MS : 2 * MS;

@@ -151,7 +151,7 @@ static int writable(const struct w_make *ask, uid_t base, const char **stage) {
     if (without("cover") && (error = directory("/w/cover", 0755, 0))) return error;
     if ((error = directory("/w/root", 0755, base)) || (error = directory("/w/root.work", 0700, 0))) return error;
     if ((error = directory("/w/usr", 0755, base)) || (error = directory("/w/usr.work", 0700, 0))) return error;
-    return directory("/w/root/workspace", 0755, base);
+    return directory("/w/root/workspace", 0777, base);  /* for whichever user the lease has */
 }
 
 static int overlay(const char *lower, const char *upper, const char *work) {
