@@ -17,6 +17,7 @@ from gateway.schema import Reply, encode_text, value_bytes, within
 from gateway.settings import Maximum
 from runtimes.backend import Collect, Command, Data, Descriptor, Ended, Input, Limits, Null, Outcome, Same
 from runtimes.values import Value, show, show_ends
+from runtimes.verdicts import measured
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BASE_ENV = {"PATH": PATH, "LANG": "C.UTF-8"}
@@ -194,16 +195,6 @@ def verdict_of(outcome: Outcome) -> tuple[str, str | None]:
     return ("Accepted" if outcome.exit_code == 0 else "Nonzero Exit Status"), None
 
 
-def signal_name(number: int | None) -> str | None:
-    """`SIGSEGV`; for one without a name `SIG41`."""
-    if number is None:
-        return None
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIG{number}"
-
-
 def signal_number(name: str | int) -> int:
     """Of a name with or without SIG, or a number. Raises BadRequest."""
     if isinstance(name, str) and not (name.isascii() and name.isdigit()):
@@ -232,19 +223,8 @@ def run_object(outcome: Outcome, *, id: str, pid: int | None, tag: str | None, r
         tag=tag,
         status=status,
         limit=limit,
-        exit_code=outcome.exit_code if outcome.signal is None else None,
-        signal=signal_name(outcome.signal),
         error=error,
-        cpu_ns=outcome.cpu_ns,
-        wall_ns=outcome.wall_ns,
-        memory_bytes=outcome.memory_bytes,
-        processes_peak=outcome.processes_peak,
-        stdout=out.value,
-        stderr=err.value,
-        stdout_bytes=out.total,
-        stdout_truncated=out.truncated,
-        stderr_bytes=err.total,
-        stderr_truncated=err.truncated,
+        **measured(outcome, out, err),
         replayed=replayed,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -69,6 +70,24 @@ def _exited(outcome: Outcome, limits: RunLimits, denied_kills: bool) -> Verdict:
     return Verdict("Accepted")
 
 
+def measured(outcome: Outcome, out: values.Shown, err: values.Shown) -> dict[str, Any]:
+    """The members that every kind of run has in a reply: how it exited, what it used, what it wrote."""
+    return {
+        "exit_code": outcome.exit_code if outcome.signal is None else None,
+        "signal": None if outcome.signal is None else signal_name(outcome.signal),
+        "cpu_ns": outcome.cpu_ns,
+        "wall_ns": outcome.wall_ns,
+        "memory_bytes": outcome.memory_bytes,
+        "processes_peak": outcome.processes_peak,
+        "stdout": out.value,
+        "stderr": err.value,
+        "stdout_bytes": out.total,
+        "stdout_truncated": out.truncated,
+        "stderr_bytes": err.total,
+        "stderr_truncated": err.truncated,
+    }
+
+
 def run_result(
     name: str,
     outcome: Outcome,
@@ -85,19 +104,8 @@ def run_result(
         name=name,
         status=verdict.status,
         limit=verdict.limit,
-        exit_code=outcome.exit_code if outcome.signal is None else None,
-        signal=None if outcome.signal is None else signal_name(outcome.signal),
         error=outcome.error or error,
-        cpu_ns=outcome.cpu_ns,
-        wall_ns=outcome.wall_ns,
-        memory_bytes=outcome.memory_bytes,
-        processes_peak=outcome.processes_peak,
-        stdout=out.value,
-        stderr=err.value,
-        stdout_bytes=out.total,
-        stdout_truncated=out.truncated,
-        stderr_bytes=err.total,
-        stderr_truncated=err.truncated,
+        **measured(outcome, out, err),
         files=files or {},
     )
 
@@ -112,17 +120,6 @@ def compile_result(outcome: Outcome, limits: RunLimits) -> CompileResult:
     return CompileResult(
         status="Accepted" if verdict.status == "Accepted" else "Compile Error",
         limit=verdict.limit,
-        exit_code=outcome.exit_code if outcome.signal is None else None,
-        signal=None if outcome.signal is None else signal_name(outcome.signal),
         error=outcome.error,
-        cpu_ns=outcome.cpu_ns,
-        wall_ns=outcome.wall_ns,
-        memory_bytes=outcome.memory_bytes,
-        processes_peak=outcome.processes_peak,
-        stdout=out.value,
-        stderr=err.value,
-        stdout_bytes=out.total,
-        stdout_truncated=out.truncated,
-        stderr_bytes=err.total,
-        stderr_truncated=err.truncated,
+        **measured(outcome, out, err),
     )

@@ -124,7 +124,7 @@ def test_files_modified_by_an_administrator_are_left_out(monkeypatch: pytest.Mon
         (b"proxy http://u:p@host:80/", True),
         (b"http://host:80/path@x", False),
         (b"https://user@host/", False),
-        (b"deb http://deb.debian.org/debian x", False),
+        (b"deb http://mirror.example/debian x", False),
     ],
 )
 def test_urls_with_a_login(text: bytes, secret: bool) -> None:
