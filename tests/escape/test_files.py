@@ -103,9 +103,11 @@ async def test_procfs_is_not_read(arena: Arena, name: str) -> None:
     assert harmed == bool(arena.without)
 
 
-@arenas(PRODUCT, ("ordinary,roproc", ""), ("ordinary,rootmap", ""), ("roproc,rootmap", ""), ("ordinary,roproc,rootmap", ""))
+@arenas(PRODUCT, ("ordinary,roproc,beside", ""), ("ordinary,rootmap,beside", ""), ("roproc,rootmap,beside", ""),
+        ("ordinary,roproc,rootmap", ""), ("ordinary,roproc,rootmap,beside", ""))
 async def test_the_hosts_settings_are_not_written(arena: Arena) -> None:
-    """Harmless: the setting is given the value that it has."""
+    """Harmless: the setting is given the value that it has. `beside`: what is written is collected beside its target first, and
+    /proc takes no new file."""
     value = setting()
     written = False
     async with arena.sandbox(LEASE) as box:
@@ -113,7 +115,7 @@ async def test_the_hosts_settings_are_not_written(arena: Arena) -> None:
         with contextlib.suppress(FileFailure):
             await box.write(f"{AT}/to_setting", chunks(value), append=True)
             written = True
-    assert written == (arena.without == "ordinary,roproc,rootmap")
+    assert written == (arena.without == "ordinary,roproc,rootmap,beside")
 
 
 @arenas(PRODUCT, ("look", ""), ("nonblock", ""), ("look,nonblock", ""))

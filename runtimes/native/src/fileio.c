@@ -133,6 +133,7 @@ static int append(const struct fileop_child *f, int dir, const char *name, int c
     if (fd < 0) return -errno;
     int e = regular_only(fd, &st);
     if (!e && a->flags & FF_HAS_MODE && fchmod(fd, a->mode & 07777) < 0) e = -errno;
+    if (!e && collected < 0) return paths_copy(f->data, NULL, fd, UINT64_MAX, size); /* a test build's: straight from the gateway */
     if (!e && (e = paths_copy(collected, &at, fd, *size, &copied)) && ftruncate(fd, st.st_size) < 0) e = -errno;
     return e ? e : files_describe(fd, "", a->path, entry, NULL);
 }
@@ -147,6 +148,7 @@ int fileio_write(const struct fileop_child *f, struct shown *entry, uint64_t *si
     int dir = find_place(f, path, &name, &st), e;
     if (dir < 0) return dir;
     if ((e = replaceable(&st))) return e;
+    if (a->flags & FF_APPEND && without("beside")) return append(f, dir, name, -1, size, entry);
     sigaction(SIGTERM, &stop, NULL);
     int fd = open_temporary(dir);
     if (fd < 0) return fd;
