@@ -117,6 +117,7 @@ void broker_main(const struct host *host, int listen_socket, int zygote_socket, 
         loop_once(b, &b->loop);
         link_flush(b);
     }
+    workers_end(b);
     cg_remove_roots(&host->cg);
     exit(0);
 }

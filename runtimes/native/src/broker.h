@@ -64,6 +64,7 @@ struct worker { struct watch watch; enum worker_kind kind; pid_t pid; struct job
 struct workers { int zygote; unsigned count; struct worker *all; struct job *first[2], **last[2]; uint64_t token; };
 
 void workers_start(struct broker *b);
+void workers_end(struct broker *b);
 struct job *job_new(struct broker *b, size_t length);       /* message zeroed, token set */
 void job_pass(struct job *j, int fd);                       /* takes fd over; it is closed once sent */
 void workers_submit(struct broker *b, enum worker_kind kind, struct job *j);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "broker.h"
@@ -128,4 +129,11 @@ void workers_submit(struct broker *b, enum worker_kind kind, struct job *j) {
             give(b, &all->all[i]);
             return;
         }
+}
+
+/* At an orderly end: the zygote goes with its socket, and nobody is left for init to find. */
+void workers_end(struct broker *b) {
+    close(b->workers.zygote);
+    for (unsigned i = 0; i < b->workers.count; i++) kill(b->workers.all[i].pid, SIGKILL);
+    while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {}
 }
