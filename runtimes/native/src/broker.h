@@ -114,8 +114,8 @@ struct stream {
     struct process *process;
     uint32_t target;
     struct ring ring;
-    bool used, kill_on_full, watched, notified;
-    uint64_t limit, sent_total;
+    bool used, kill_on_full, watched;
+    uint64_t limit;
 };
 struct process {
     char id[SKH_ID_MAX + 1];
@@ -134,7 +134,7 @@ struct process {
     bool terminal;
     uint64_t cpu_limit, wall_limit, silence_limit, memory_limit, cpu_milli;
     uint64_t start_ns, exec_ns, end_ns, output_ns;
-    uint64_t cpu_ns, peak, max_rss, kills_base, failures_base;
+    uint64_t cpu_ns, peak, max_rss, kills_base;
     uint32_t pids_peak;
     enum skh_ended ended;
     char error[128];
@@ -161,6 +161,7 @@ void process_kill(struct broker *b, struct process *p, enum skh_ended why);
 bool process_reaped(struct broker *b, pid_t pid, int status, const struct rusage *usage);
 void process_settle(struct broker *b, struct process *p);    /* main is reaped: is the tree gone? then finish */
 void process_free(struct broker *b, struct process *p);
+void process_forget(struct broker *b, struct process *p);     /* nobody asks for its outcome any more */
 void process_send_exit(struct broker *b, struct process *p);
 void process_send_started(struct broker *b, struct process *p);
 void processes_orphaned(struct broker *b);                    /* the gateway is gone */

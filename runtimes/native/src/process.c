@@ -87,6 +87,11 @@ static void release(struct broker *b, struct process *p) {
     if (p->state == P_ENDED && p->acknowledged && !p->lingering) process_free(b, p);
 }
 
+void process_forget(struct broker *b, struct process *p) {
+    p->acknowledged = true;
+    release(b, p);
+}
+
 void process_send_started(struct broker *b, struct process *p) {
     struct skh_buf out = {0};
     skh_put_text(&out, T_NAME, p->sandbox->name);
@@ -222,7 +227,8 @@ void status_drain(struct broker *b, struct process *p) {
 static void watch_group(struct broker *b, struct process *p) {
     char path[160];
     if (p->events_wd >= 0) return;
-    snprintf(path, sizeof path, "%s/c/%s/cgroup.events", p->sandbox->name, p->id);  /* the broker stands in our v2 root */
+    /* Relative: the broker stands in our v2 root. */
+    if (cg_events_path(&b->host->cg, p->sandbox->name, p->id, path, sizeof path) < 0) return;
     p->events_wd = inotify_add_watch(b->inotify.fd, path, IN_MODIFY);
     if (p->events_wd >= 0) table_set(&b->by_wd, (uint64_t)p->events_wd, p);
 }
@@ -308,9 +314,9 @@ void processes_orphaned(struct broker *b) {
         if (!p || p == (void *)-1) continue;
         p->streams[0].watched = p->streams[1].watched = false;
         if (p->flags & CMD_ORPHAN_KEEP) continue;
-        p->acknowledged = true;
-        if (p->state == P_ENDED) release(b, p);
-        else process_kill(b, p, E_KILLED);
+        bool running = p->state != P_ENDED;
+        process_forget(b, p);
+        if (running) process_kill(b, p, E_KILLED);
     }
 }
 

@@ -132,9 +132,7 @@ void process_ack(struct broker *b, const struct request *r) {
         if (f.tag != T_PROC) continue;
         good = skh_id(&f, id);
         struct process *p = good ? process_find(b, id) : NULL;
-        if (!p) continue;
-        p->acknowledged = true;
-        if (p->state == P_ENDED && !p->lingering) process_free(b, p);
+        if (p) process_forget(b, p);
     }
     link_reply(b, r, good && !in.broken ? 0 : EINVAL, NULL);
 }
